@@ -1,0 +1,110 @@
+//! Messages on a stream: one JSON object a line, of bounded size.
+
+use serde::Serialize;
+
+/// The greatest size of a report with its line end, in bytes.
+pub const MAX_FRAME: usize = 16 * 1024;
+
+/// Why bytes are not a message.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// The peer sent a longer line than was agreed, or none at all.
+    #[error("a frame of more than {limit} bytes")]
+    TooLong {
+        /// What this reader accepts.
+        limit: usize,
+    },
+    /// The line is not the JSON that was expected.
+    #[error("a frame that is not a message: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Writes one message as one line.
+///
+/// # Errors
+/// [`FrameError::TooLong`] when the line would be over `limit`: the reader at the other end would
+/// give up the stream.
+pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, FrameError> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    if line.len() > limit { Err(FrameError::TooLong { limit }) } else { Ok(line) }
+}
+
+/// Cuts a byte stream into lines, however the stream was split on its way.
+#[derive(Debug)]
+pub struct FrameReader {
+    buffer: Vec<u8>,
+    start: usize,
+    limit: usize,
+}
+
+impl FrameReader {
+    /// A reader that accepts lines of up to `limit` bytes, line end included.
+    #[must_use]
+    pub const fn new(limit: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, limit }
+    }
+
+    /// Adds what was read from the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole line without its line end, or `None` until more bytes come.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`]: nothing after it can be trusted to start a line.
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, FrameError> {
+        let rest = self.buffer.get(self.start..).unwrap_or_default();
+        match rest.iter().position(|&b| b == b'\n') {
+            Some(end) if end < self.limit => {
+                self.start += end + 1;
+                Ok(rest.get(..end))
+            }
+            None if rest.len() < self.limit => Ok(None),
+            Some(_) | None => Err(FrameError::TooLong { limit: self.limit }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lines(chunks: &[&[u8]], limit: usize) -> Result<Vec<Vec<u8>>, FrameError> {
+        let mut reader = FrameReader::new(limit);
+        let mut out = Vec::new();
+        for chunk in chunks {
+            reader.push(chunk);
+            while let Some(line) = reader.next_line()? {
+                out.push(line.to_vec());
+            }
+        }
+        Ok(out)
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_the_same_lines(body in proptest::collection::vec(any::<u8>(), 0..300), cut in 0usize..300) {
+            let cut = cut.min(body.len());
+            let whole = lines(&[&body], 1000).unwrap();
+            prop_assert_eq!(lines(&[&body[..cut], &body[cut..]], 1000).unwrap(), whole);
+        }
+    }
+
+    #[test]
+    fn a_line_over_the_limit_is_refused_with_and_without_its_end() {
+        assert!(lines(&[b"12345678\n"], 8).is_err());
+        assert!(lines(&[b"12345678"], 8).is_err());
+        assert_eq!(lines(&[b"1234567\n"], 8).unwrap(), [b"1234567"]);
+    }
+
+    #[test]
+    fn what_is_too_long_to_read_is_not_written() {
+        assert!(encode(&"x".repeat(100), 50).is_err());
+    }
+}

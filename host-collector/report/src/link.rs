@@ -1,0 +1,84 @@
+//! What PID 1 and the proxy say to each other, over a socketpair made before the proxy exists.
+//!
+//! The proxy's end is its standard input, so that nothing has to be found or opened. Framing is
+//! that of the report channel, with a larger bound because an allowlist travels here. PID 1 alone
+//! gives sequence numbers: the proxy's word reaches the host only through it.
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{Allowed, Denied, Printable};
+
+/// The greatest size of a message on this link, in bytes: an allowlist of 100 000 names fits.
+pub const MAX_FRAME: usize = 64 * 1024 * 1024;
+
+/// From PID 1 to the proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToProxy {
+    /// The first message. The listening sockets come with its first byte, as `SCM_RIGHTS`
+    /// (unix(7)), in the order of `kinds`.
+    Listeners {
+        /// What each descriptor is for.
+        kinds: Vec<Ingress>,
+    },
+    /// The second message: everything else the proxy must know.
+    Start(Box<Start>),
+    /// Stop accepting, let the relays end, report what they carried, and answer
+    /// [`FromProxy::Drained`].
+    Drain,
+}
+
+/// How connections arrive at a listener. Told, never guessed: only where nftables redirects may the
+/// kernel be asked for the original destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ingress {
+    /// Clients that were told of the proxy.
+    Explicit,
+    /// Connections that nftables redirected.
+    Redirect,
+}
+
+/// What the proxy works with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The entries of the allowlist, in their canonical spelling.
+    pub allow: Vec<String>,
+    /// Digest of that list: the proxy must arrive at the same.
+    pub policy_digest: String,
+    /// Addresses to guard besides the special-purpose ones: the container's own and its gateways.
+    pub guard: Vec<IpNet>,
+    /// Origin of the run's time axis, see [`crate::RunClock`].
+    pub clock_origin_ms: u64,
+    /// Connections at once; one more is answered 503 and counted.
+    pub max_connections: u32,
+    /// The resolvers of the container.
+    pub resolvers: Vec<std::net::IpAddr>,
+    /// The host and port of an HTTP proxy to dial through, where the network demands one.
+    pub upstream_proxy: Option<String>,
+}
+
+/// From the proxy to PID 1.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromProxy {
+    /// Every listener is being served.
+    Ready {
+        /// The proxy's version.
+        version: Printable,
+        /// What could not be had and was done without, one sentence each.
+        degradations: Vec<Printable>,
+    },
+    /// It cannot work, and ends.
+    Failed {
+        /// Why.
+        detail: Printable,
+    },
+    /// Refused attempts.
+    Denied(Denied),
+    /// Attempts that were let through.
+    Allowed(Allowed),
+    /// The answer to [`ToProxy::Drain`]: nothing follows.
+    Drained,
+}
