@@ -6,12 +6,14 @@
 
 mod clock;
 mod frame;
+mod ledger;
 pub mod link;
 mod message;
 mod printable;
 
 pub use clock::RunClock;
 pub use frame::{FrameError, FrameReader, MAX_FRAME, encode};
+pub use ledger::Ledger;
 pub use message::{
     Allowed, Body, Bye, Denied, EndReason, Enforcement, Enforcing, Exit, Gap, GapKind, Hello,
     HostMessage, Ipv6, Message, PROTOCOL, ProbeResult, Target, Totals, Transport, Welcome,

@@ -184,6 +184,16 @@ pub struct Allowed {
     pub bytes_down: u64,
 }
 
+impl Allowed {
+    /// Adds another increment for the same target.
+    pub fn add(&mut self, more: &Self) {
+        self.connections = self.connections.saturating_add(more.connections);
+        self.failures = self.failures.saturating_add(more.failures);
+        self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
+        self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
+    }
+}
+
 /// An interval in which the account has a hole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
@@ -231,6 +241,22 @@ pub struct Totals {
     pub unsampled: u64,
 }
 
+impl Totals {
+    /// Adds an increment of refused attempts.
+    pub fn deny(&mut self, more: &Denied) {
+        let sum = self.denied.entry(more.reason).or_default();
+        *sum = sum.saturating_add(more.count);
+    }
+
+    /// Adds an increment of attempts that were let through.
+    pub fn allow(&mut self, more: &Allowed) {
+        self.connections = self.connections.saturating_add(more.connections);
+        self.failures = self.failures.saturating_add(more.failures);
+        self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
+        self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
+    }
+}
+
 /// How a guest ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
@@ -244,8 +270,10 @@ pub struct Exit {
     pub end_reason: EndReason,
     /// Processor time of the guest and the descendants that were reaped, in milliseconds.
     pub cpu_ms: u64,
-    /// The largest resident set of any of them, in KiB.
-    pub peak_rss_kb: u64,
+    /// The largest resident set of any of them, in KiB; absent where it stayed below that of the
+    /// set-up, so that the kernel cannot tell it apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_rss_kb: Option<u64>,
     /// Processes of the guest that were still alive when its first process had ended.
     pub outlived_root: u64,
     /// Why it could not be started, where it could not.
