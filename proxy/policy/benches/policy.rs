@@ -1,0 +1,2 @@
+//! What building a policy and deciding cost, by the number of entries.
+fn main() {}
