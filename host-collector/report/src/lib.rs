@@ -5,6 +5,7 @@
 //! must not be fooled: every type here can be read from bytes that an attacker chose.
 
 mod clock;
+mod counts;
 mod frame;
 mod ledger;
 pub mod link;
@@ -12,10 +13,11 @@ mod message;
 mod printable;
 
 pub use clock::RunClock;
+pub use counts::{Allowed, Denied, Target, Totals, Transport};
 pub use frame::{FrameError, FrameReader, MAX_FRAME, encode};
 pub use ledger::Ledger;
 pub use message::{
-    Allowed, Body, Bye, Denied, EndReason, Enforcement, Enforcing, Exit, Gap, GapKind, Hello,
-    HostMessage, Ipv6, Message, PROTOCOL, ProbeResult, Target, Totals, Transport, Welcome,
+    Body, Bye, EndReason, Enforcement, Enforcing, Exit, Gap, GapKind, Hello, HostMessage, Ipv6,
+    Message, PROTOCOL, ProbeResult, Welcome,
 };
 pub use printable::Printable;

@@ -4,22 +4,21 @@
 //! missing one shows. Unknown fields are ignored and unknown types counted, so that an older
 //! collector can attend a newer container.
 
-use std::{collections::BTreeMap, net::IpAddr};
-
 use policy::DenyReason;
 use serde::{Deserialize, Serialize};
 
-use crate::Printable;
+use crate::{Allowed, Denied, Printable, Totals};
 
 /// The version of the protocol that this crate speaks.
 pub const PROTOCOL: u32 = 1;
 
 /// A message from the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
+#[serde(bound(deserialize = "R: Deserialize<'de> + Ord"))]
+pub struct Message<R = DenyReason> {
     /// What is reported.
     #[serde(flatten)]
-    pub body: Body,
+    pub body: Body<R>,
     /// Contiguous from 1 within a run.
     pub seq: u64,
     /// Milliseconds since the run began, see [`crate::RunClock`].
@@ -29,23 +28,24 @@ pub struct Message {
 /// What a container reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub enum Body {
+#[serde(bound(deserialize = "R: Deserialize<'de> + Ord"))]
+pub enum Body<R = DenyReason> {
     /// The first message: who is speaking.
     Hello(Hello),
     /// The rules are in force and proved, the guest is about to start.
     Enforcing(Enforcing),
     /// Refused attempts.
-    Denied(Denied),
+    Denied(Denied<R>),
     /// Attempts that were let through.
     Allowed(Allowed),
     /// An interval that was not enforced, or not counted.
     Gap(Gap),
     /// Every cumulative counter; the heartbeat.
-    Totals(Totals),
+    Totals(Totals<R>),
     /// The guest ended.
     Exit(Exit),
     /// The last message.
-    Bye(Bye),
+    Bye(Bye<R>),
     /// A type that this version does not know.
     #[serde(other)]
     Unknown,
@@ -118,82 +118,6 @@ pub struct ProbeResult {
     pub outcome: Printable,
 }
 
-/// What a connection was for: a name, or an address where no name was used. Neither where many
-/// attempts were folded into one report because the guest made more kinds than are kept apart.
-#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Target {
-    /// The name as the guest asked for it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<Printable>,
-    /// The address, where no name was used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub address: Option<IpAddr>,
-    /// The port, where there is one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub port: Option<u16>,
-}
-
-/// What carried an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// ICMP or `ICMPv6`.
-    Icmp,
-    /// Any other protocol over IP, or several folded into one report.
-    #[serde(other)]
-    Other,
-}
-
-/// Refused attempts of one kind: an increment, not a total.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Denied {
-    /// What was asked for.
-    #[serde(flatten)]
-    pub target: Target,
-    /// What carried it.
-    pub proto: Transport,
-    /// Why it was refused.
-    pub reason: DenyReason,
-    /// How many attempts.
-    pub count: u64,
-    /// The first of them, in milliseconds since the run began.
-    pub first: u64,
-    /// The last of them.
-    pub last: u64,
-}
-
-/// Connections that were let through: an increment, not a total.
-///
-/// Connections and failures are reported when they happen, bytes when the connection ends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Allowed {
-    /// What was asked for.
-    #[serde(flatten)]
-    pub target: Target,
-    /// Attempts that policy allowed.
-    pub connections: u64,
-    /// Those that then failed on their own account: no such name, refused by the far end.
-    pub failures: u64,
-    /// Bytes from the guest.
-    pub bytes_up: u64,
-    /// Bytes to the guest.
-    pub bytes_down: u64,
-}
-
-impl Allowed {
-    /// Adds another increment for the same target.
-    pub fn add(&mut self, more: &Self) {
-        self.connections = self.connections.saturating_add(more.connections);
-        self.failures = self.failures.saturating_add(more.failures);
-        self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
-        self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
-    }
-}
-
 /// An interval in which the account has a hole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
@@ -221,40 +145,6 @@ pub enum GapKind {
     /// A kind that this version does not know.
     #[serde(other)]
     Unknown,
-}
-
-/// Every cumulative counter of a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
-    /// Refused attempts by reason.
-    pub denied: BTreeMap<DenyReason, u64>,
-    /// Sum of [`Allowed::connections`].
-    pub connections: u64,
-    /// Sum of [`Allowed::failures`].
-    pub failures: u64,
-    /// Sum of [`Allowed::bytes_up`].
-    pub bytes_up: u64,
-    /// Sum of [`Allowed::bytes_down`].
-    pub bytes_down: u64,
-    /// Of the refused packets, those that were counted but of which no sample tells the target.
-    #[serde(default)]
-    pub unsampled: u64,
-}
-
-impl Totals {
-    /// Adds an increment of refused attempts.
-    pub fn deny(&mut self, more: &Denied) {
-        let sum = self.denied.entry(more.reason).or_default();
-        *sum = sum.saturating_add(more.count);
-    }
-
-    /// Adds an increment of attempts that were let through.
-    pub fn allow(&mut self, more: &Allowed) {
-        self.connections = self.connections.saturating_add(more.connections);
-        self.failures = self.failures.saturating_add(more.failures);
-        self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
-        self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
-    }
 }
 
 /// How a guest ended.
@@ -301,11 +191,12 @@ pub enum EndReason {
 
 /// The last message of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bye {
+#[serde(bound(deserialize = "R: Deserialize<'de> + Ord"))]
+pub struct Bye<R = DenyReason> {
     /// This message's own sequence number: nothing follows it.
     pub last_seq: u64,
     /// The final totals.
-    pub totals: Totals,
+    pub totals: Totals<R>,
 }
 
 /// A message from the host to the container.

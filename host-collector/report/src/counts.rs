@@ -1,0 +1,135 @@
+//! What was refused and what was let through: increments, and the totals they add up to.
+//!
+//! `R` is the set of reasons. A sender knows its own, [`DenyReason`]; who reads what a newer version
+//! may have sent takes [`crate::Reason`], which has room for words it does not know.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use policy::DenyReason;
+use serde::{Deserialize, Serialize};
+
+use crate::Printable;
+
+/// What a connection was for: a name, or an address where no name was used. Neither where many
+/// attempts were folded into one report because the guest made more kinds than are kept apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Target {
+    /// The name as the guest asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Printable>,
+    /// The address, where no name was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// The port, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+}
+
+/// What carried an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP or `ICMPv6`.
+    Icmp,
+    /// Any other protocol over IP, or several folded into one report.
+    #[serde(other)]
+    Other,
+}
+
+/// Refused attempts of one kind: an increment, not a total.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Denied<R = DenyReason> {
+    /// What was asked for.
+    #[serde(flatten)]
+    pub target: Target,
+    /// What carried it.
+    pub proto: Transport,
+    /// Why it was refused.
+    pub reason: R,
+    /// How many attempts.
+    pub count: u64,
+    /// The first of them, in milliseconds since the run began.
+    pub first: u64,
+    /// The last of them.
+    pub last: u64,
+}
+
+/// Connections that were let through: an increment, not a total.
+///
+/// Connections and failures are reported when they happen, bytes when the connection ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allowed {
+    /// What was asked for.
+    #[serde(flatten)]
+    pub target: Target,
+    /// Attempts that policy allowed.
+    pub connections: u64,
+    /// Those that then failed on their own account: no such name, refused by the far end.
+    pub failures: u64,
+    /// Bytes from the guest.
+    pub bytes_up: u64,
+    /// Bytes to the guest.
+    pub bytes_down: u64,
+}
+
+impl Allowed {
+    /// Adds another increment for the same target.
+    pub fn add(&mut self, more: &Self) {
+        self.connections = self.connections.saturating_add(more.connections);
+        self.failures = self.failures.saturating_add(more.failures);
+        self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
+        self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
+    }
+}
+
+/// Every cumulative counter of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "R: Deserialize<'de> + Ord"))]
+pub struct Totals<R = DenyReason> {
+    /// Refused attempts by reason.
+    pub denied: BTreeMap<R, u64>,
+    /// Sum of [`Allowed::connections`].
+    pub connections: u64,
+    /// Sum of [`Allowed::failures`].
+    pub failures: u64,
+    /// Sum of [`Allowed::bytes_up`].
+    pub bytes_up: u64,
+    /// Sum of [`Allowed::bytes_down`].
+    pub bytes_down: u64,
+    /// Of the refused packets, those that were counted but of which no sample tells the target.
+    #[serde(default)]
+    pub unsampled: u64,
+}
+
+impl<R> Default for Totals<R> {
+    fn default() -> Self {
+        Self {
+            denied: BTreeMap::new(),
+            connections: 0,
+            failures: 0,
+            bytes_up: 0,
+            bytes_down: 0,
+            unsampled: 0,
+        }
+    }
+}
+
+impl<R: Ord + Clone> Totals<R> {
+    /// Adds an increment of refused attempts.
+    pub fn deny(&mut self, more: &Denied<R>) {
+        let sum = self.denied.entry(more.reason.clone()).or_default();
+        *sum = sum.saturating_add(more.count);
+    }
+
+    /// Adds an increment of attempts that were let through.
+    pub fn allow(&mut self, more: &Allowed) {
+        self.connections = self.connections.saturating_add(more.connections);
+        self.failures = self.failures.saturating_add(more.failures);
+        self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
+        self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
+    }
+}
