@@ -17,13 +17,17 @@ impl RunClock {
     /// Starts the axis now.
     #[must_use]
     pub fn start() -> Self {
-        Self { origin: monotonic() }
+        Self {
+            origin: monotonic(),
+        }
     }
 
     /// Continues the axis of another process on the same machine.
     #[must_use]
     pub const fn from_origin_ms(origin_ms: u64) -> Self {
-        Self { origin: Duration::from_millis(origin_ms) }
+        Self {
+            origin: Duration::from_millis(origin_ms),
+        }
     }
 
     /// The origin to hand on, in milliseconds of the monotonic clock.

@@ -14,6 +14,12 @@ pub enum FrameError {
         /// What this reader accepts.
         limit: usize,
     },
+    /// Nested deeper than any message: a parser that recurses could be made to fall over.
+    #[error("a frame nested more than {limit} levels deep")]
+    TooDeep {
+        /// What this reader accepts.
+        limit: usize,
+    },
     /// The line is not the JSON that was expected.
     #[error("a frame that is not a message: {0}")]
     Json(#[from] serde_json::Error),
@@ -27,7 +33,11 @@ pub enum FrameError {
 pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, FrameError> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
-    if line.len() > limit { Err(FrameError::TooLong { limit }) } else { Ok(line) }
+    if line.len() > limit {
+        Err(FrameError::TooLong { limit })
+    } else {
+        Ok(line)
+    }
 }
 
 /// Cuts a byte stream into lines, however the stream was split on its way.
@@ -42,7 +52,11 @@ impl FrameReader {
     /// A reader that accepts lines of up to `limit` bytes, line end included.
     #[must_use]
     pub const fn new(limit: usize) -> Self {
-        Self { buffer: Vec::new(), start: 0, limit }
+        Self {
+            buffer: Vec::new(),
+            start: 0,
+            limit,
+        }
     }
 
     /// Adds what was read from the stream.
@@ -67,6 +81,26 @@ impl FrameReader {
             Some(_) | None => Err(FrameError::TooLong { limit: self.limit }),
         }
     }
+}
+
+/// Whether no array or object of `line` lies deeper than `limit`, found without parsing. Where the
+/// bytes are not JSON the answer means nothing, and the parser says so next.
+pub(crate) fn depth_is_at_most(line: &[u8], limit: usize) -> bool {
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for &byte in line {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > limit {
+            return false;
+        }
+    }
+    true
 }
 
 #[cfg(test)]
@@ -101,6 +135,22 @@ mod tests {
         assert!(lines(&[b"12345678\n"], 8).is_err());
         assert!(lines(&[b"12345678"], 8).is_err());
         assert_eq!(lines(&[b"1234567\n"], 8).unwrap(), [b"1234567"]);
+    }
+
+    #[test]
+    fn brackets_in_strings_are_not_depth() {
+        for (line, depth) in [
+            (r#"{"a":"[[[["}"#, 1),
+            (r#"{"a":"\"[["}"#, 1),
+            (r#"["\\",[[]]]"#, 3),
+            ("1", 0),
+        ] {
+            assert!(depth_is_at_most(line.as_bytes(), depth), "{line}");
+            assert!(
+                depth == 0 || !depth_is_at_most(line.as_bytes(), depth - 1),
+                "{line}"
+            );
+        }
     }
 
     #[test]

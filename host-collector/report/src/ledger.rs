@@ -22,7 +22,11 @@ impl Ledger {
     /// target that names nothing, by reason.
     #[must_use]
     pub fn new(max_keys: usize) -> Self {
-        Self { max_keys, denied: HashMap::new(), allowed: HashMap::new() }
+        Self {
+            max_keys,
+            denied: HashMap::new(),
+            allowed: HashMap::new(),
+        }
     }
 
     /// Adds refused attempts.
@@ -93,7 +97,11 @@ mod tests {
 
     fn denied(host: &str, count: u64, at: u64) -> Denied {
         Denied {
-            target: Target { host: Some(Printable::new(host)), address: None, port: Some(443) },
+            target: Target {
+                host: Some(Printable::new(host)),
+                address: None,
+                port: Some(443),
+            },
             proto: Transport::Tcp,
             reason: DenyReason::NotAllowed,
             count,
@@ -129,8 +137,17 @@ mod tests {
     fn bytes_and_connections_add_up_beyond_the_bound() {
         let mut ledger = Ledger::new(2);
         for host in ["a", "b", "c", "d", "a"] {
-            let target = Target { host: Some(Printable::new(host)), ..Target::default() };
-            ledger.allow(Allowed { target, connections: 1, failures: 0, bytes_up: 10, bytes_down: 20 });
+            let target = Target {
+                host: Some(Printable::new(host)),
+                ..Target::default()
+            };
+            ledger.allow(Allowed {
+                target,
+                connections: 1,
+                failures: 0,
+                bytes_up: 10,
+                bytes_down: 20,
+            });
         }
         let all: Vec<_> = std::iter::from_fn(|| ledger.pop_allowed()).collect();
         assert!(all.len() <= 3, "{all:?}");

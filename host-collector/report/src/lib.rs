@@ -4,20 +4,40 @@
 //! between the proxy and PID 1. It lives with the collector because the collector is the side that
 //! must not be fooled: every type here can be read from bytes that an attacker chose.
 
+mod account;
 mod clock;
 mod counts;
+mod distinct;
 mod frame;
+mod gaps;
+mod heaviest;
 mod ledger;
 pub mod link;
 mod message;
 mod printable;
+mod reason;
+mod received;
+mod sample;
+mod sequence;
+mod tally;
+mod verdict;
+mod weight;
 
+pub use account::{Account, Closing, RefusedKey};
 pub use clock::RunClock;
 pub use counts::{Allowed, Denied, Target, Totals, Transport};
+pub use distinct::{DistinctCount, Seed};
 pub use frame::{FrameError, FrameReader, MAX_FRAME, encode};
+pub use gaps::Gaps;
 pub use ledger::Ledger;
 pub use message::{
     Body, Bye, EndReason, Enforcement, Enforcing, Exit, Gap, GapKind, Hello, HostMessage, Ipv6,
     Message, PROTOCOL, ProbeResult, Welcome,
 };
 pub use printable::Printable;
+pub use reason::Reason;
+pub use received::{MAX_DEPTH, Received, Report};
+pub use sample::{Picked, Sample};
+pub use sequence::Sequence;
+pub use verdict::{ChannelState, Evidence, PeerEnd, Shortfall, Verdict, verdict};
+pub use weight::{Refusals, Traffic, Weight};

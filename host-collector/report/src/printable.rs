@@ -98,7 +98,11 @@ mod tests {
     #[test]
     fn a_long_string_is_cut_and_says_so() {
         let cut = Printable::new(&"\n".repeat(10_000));
-        assert!(cut.as_str().len() <= Printable::MAX, "{}", cut.as_str().len());
+        assert!(
+            cut.as_str().len() <= Printable::MAX,
+            "{}",
+            cut.as_str().len()
+        );
         assert!(cut.as_str().ends_with('…'));
     }
 
