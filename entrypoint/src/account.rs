@@ -1,0 +1,200 @@
+//! Turns what happened into what is reported: the proxy's word, the rules' samples and counters.
+
+use std::collections::BTreeMap;
+
+use policy::DenyReason;
+use report::{Body, Denied, Gap, GapKind, Printable, Target, Transport, link::FromProxy};
+
+use crate::{firewall::Counters, nflog::RefusedPacket, outbox::Outbox, self_test::UNLISTED_NAME};
+
+/// The run's account as PID 1 keeps it.
+#[derive(Debug)]
+pub(crate) struct Account {
+    /// Where everything ends up.
+    pub(crate) outbox: Outbox,
+    /// Refused packets that a sample told of, by the rule that refused them.
+    sampled: BTreeMap<DenyReason, u64>,
+    outage_since: Option<u64>,
+}
+
+impl Account {
+    /// An account that reports through `outbox`.
+    pub(crate) const fn new(outbox: Outbox) -> Self {
+        Self {
+            outbox,
+            sampled: BTreeMap::new(),
+            outage_since: None,
+        }
+    }
+
+    /// Takes in what the proxy says.
+    pub(crate) fn hear(&mut self, message: FromProxy) {
+        match message {
+            FromProxy::Denied(denied) => self.outbox.deny(denied),
+            FromProxy::Allowed(allowed) => self.outbox.allow(allowed),
+            FromProxy::Ready { .. } | FromProxy::Failed { .. } | FromProxy::Drained => {}
+        }
+    }
+
+    /// Takes in refused packets.
+    pub(crate) fn sample(&mut self, packets: Vec<RefusedPacket>) {
+        let now = self.outbox.clock().elapsed_ms();
+        for RefusedPacket {
+            target,
+            proto,
+            reason,
+        } in packets
+        {
+            *self.sampled.entry(reason).or_default() += 1;
+            self.outbox.deny(Denied {
+                target,
+                proto,
+                reason,
+                count: 1,
+                first: now,
+                last: now,
+            });
+        }
+    }
+
+    /// The proxy is gone: nothing leaves, and what is tried meanwhile is not all counted.
+    pub(crate) fn begin_outage(&mut self, detail: &str) {
+        let from = self.outbox.clock().elapsed_ms();
+        self.outage_since.get_or_insert(from);
+        let detail = Printable::new(detail);
+        self.outbox.push(Body::Gap(Gap {
+            kind: GapKind::Outage,
+            from,
+            to: None,
+            detail,
+        }));
+    }
+
+    /// It is back.
+    pub(crate) fn end_outage(&mut self) {
+        if let Some(from) = self.outage_since.take() {
+            let to = Some(self.outbox.clock().elapsed_ms());
+            let detail = Printable::new("the proxy was started again");
+            self.outbox.push(Body::Gap(Gap {
+                kind: GapKind::Outage,
+                from,
+                to,
+                detail,
+            }));
+        }
+    }
+
+    /// Makes the account exact: the counters are, and what they have beyond the samples is reported
+    /// as refused packets of unknown target.
+    pub(crate) fn settle(&mut self, counters: Counters) {
+        let now = self.outbox.clock().elapsed_ms();
+        for (reason, counted) in [
+            (DenyReason::Packet, counters.packets),
+            (DenyReason::Quic, counters.quic),
+            (DenyReason::Ingress, counters.ingress),
+        ] {
+            let sampled = self.sampled.get(&reason).copied().unwrap_or_default();
+            let count = counted.saturating_sub(sampled);
+            if count > 0 {
+                let target = Target::default();
+                let proto = Transport::Other;
+                self.outbox.deny(Denied {
+                    target,
+                    proto,
+                    reason,
+                    count,
+                    first: 0,
+                    last: now,
+                });
+                self.outbox.leave_unsampled(count);
+            }
+        }
+    }
+
+    /// The final counters could not be read: refused packets are known by their samples alone.
+    pub(crate) fn leave_unsettled(&mut self, detail: &str) {
+        let to = Some(self.outbox.clock().elapsed_ms());
+        let detail = Printable::new(detail);
+        self.outbox.push(Body::Gap(Gap {
+            kind: GapKind::Overflow,
+            from: 0,
+            to,
+            detail,
+        }));
+    }
+}
+
+/// Whether this is the proxy's word that it refused the self-test.
+pub(crate) fn is_self_test(message: &FromProxy) -> bool {
+    match message {
+        FromProxy::Denied(denied) => denied
+            .target
+            .host
+            .as_ref()
+            .is_some_and(|host| host.as_str() == UNLISTED_NAME),
+        FromProxy::Allowed(_)
+        | FromProxy::Ready { .. }
+        | FromProxy::Failed { .. }
+        | FromProxy::Drained => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use report::RunClock;
+
+    use super::*;
+
+    fn account() -> Account {
+        Account::new(Outbox::new(RunClock::start()))
+    }
+
+    fn packet(reason: DenyReason) -> RefusedPacket {
+        RefusedPacket {
+            target: Target::default(),
+            proto: Transport::Tcp,
+            reason,
+        }
+    }
+
+    #[test]
+    fn what_the_counters_have_beyond_the_samples_is_reported_as_unsampled() {
+        let mut account = account();
+        account.sample(vec![packet(DenyReason::Packet), packet(DenyReason::Quic)]);
+        account.settle(Counters {
+            packets: 10,
+            quic: 1,
+            ingress: 0,
+        });
+        let totals = account.outbox.totals();
+        assert_eq!(totals.denied[&DenyReason::Packet], 10);
+        assert_eq!(totals.denied[&DenyReason::Quic], 1);
+        assert!(!totals.denied.contains_key(&DenyReason::Ingress));
+        assert_eq!(totals.unsampled, 9);
+    }
+
+    #[test]
+    fn counters_behind_the_samples_take_nothing_back() {
+        let mut account = account();
+        account.sample(vec![packet(DenyReason::Packet); 3]);
+        account.settle(Counters::default());
+        assert_eq!(account.outbox.totals().denied[&DenyReason::Packet], 3);
+        assert_eq!(account.outbox.totals().unsampled, 0);
+    }
+
+    #[test]
+    fn an_outage_is_reported_when_it_begins_and_when_it_ends() {
+        let mut account = account();
+        account.begin_outage("gone");
+        account.begin_outage("gone again");
+        account.end_outage();
+        account.end_outage();
+        let mut gaps = 0;
+        while let Some(bytes) = account.outbox.next_bytes() {
+            let count = bytes.len();
+            gaps += 1;
+            account.outbox.advance(count);
+        }
+        assert_eq!(gaps, 3);
+    }
+}

@@ -1,0 +1,244 @@
+//! The report channel to the host: connected once, before any other process exists.
+
+use std::{
+    fs, io,
+    io::{Read as _, Write as _},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use report::{Body, FrameReader, Hello, HostMessage, MAX_FRAME, PROTOCOL, Printable};
+use tokio::io::Interest;
+
+use crate::{
+    config::{Allowlist, Report},
+    failure::Failure,
+    outbox::Outbox,
+};
+
+/// A channel that the collector has welcomed.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    stream: tokio::net::UnixStream,
+    reader: FrameReader,
+}
+
+impl Channel {
+    /// Says hello and waits for the welcome. Without a collector: a refusal where one is required,
+    /// `None` where it is not.
+    ///
+    /// Must be called within the runtime.
+    pub(crate) fn open(
+        allowlist: &Allowlist,
+        guest_uid: u32,
+        outbox: &mut Outbox,
+    ) -> Result<Option<Self>, Failure> {
+        if allowlist.report == Report::Off {
+            return Ok(None);
+        }
+        let hello = Hello {
+            protocol: PROTOCOL,
+            nonce: allowlist.nonce.clone(),
+            version: Printable::new(env!("CARGO_PKG_VERSION")),
+            policy_digest: Some(Printable::new(&allowlist.policy.digest().to_string())),
+            guest_uid,
+        };
+        outbox.push(Body::Hello(hello));
+        match greet(&allowlist.socket, outbox) {
+            Ok(channel) => Ok(Some(channel)),
+            Err(_) if allowlist.report == Report::BestEffort => Ok(None),
+            Err(error) => Err(Failure::setup(
+                "open the report channel",
+                format_args!("{}: {error}", allowlist.socket.display()),
+                "start the container by `host-collector run`, or set SANDBOX_REPORT=best-effort",
+            )),
+        }
+    }
+
+    /// Moves bytes in whichever direction is ready, and takes note of acknowledgements.
+    ///
+    /// # Errors
+    /// When the collector is gone. The run goes on without it; that its account then ends without a
+    /// bye is how the host knows.
+    pub(crate) async fn pump(&mut self, outbox: &mut Outbox) -> io::Result<()> {
+        let interest = match outbox.next_bytes() {
+            Some(_) => Interest::READABLE | Interest::WRITABLE,
+            None => Interest::READABLE,
+        };
+        let ready = self.stream.ready(interest).await?;
+        if ready.is_readable() {
+            self.read(outbox)?;
+        }
+        if ready.is_writable() {
+            self.write(outbox)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, outbox: &mut Outbox) -> io::Result<()> {
+        while let Some(bytes) = outbox.next_bytes() {
+            match self.stream.try_write(bytes) {
+                Ok(count) => outbox.advance(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, outbox: &mut Outbox) -> io::Result<()> {
+        let mut buffer = [0; 4096];
+        match self.stream.try_read(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.reader.push(buffer.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        while let Some(line) = self.reader.next_line().map_err(io::Error::other)? {
+            match serde_json::from_slice(line) {
+                Ok(HostMessage::Ack { seq }) => outbox.acknowledge(seq),
+                Ok(HostMessage::Welcome(_) | HostMessage::Unknown) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Connects and exchanges hello and welcome, blocking: nothing else may happen meanwhile.
+fn greet(socket: &Path, outbox: &mut Outbox) -> io::Result<Channel> {
+    close_parent_to_guest(socket)?;
+    let mut stream = UnixStream::connect(socket)?;
+    let deadline = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    while let Some(bytes) = outbox.next_bytes() {
+        stream.write_all(bytes)?;
+        let count = bytes.len();
+        outbox.advance(count);
+    }
+    let mut reader = FrameReader::new(MAX_FRAME);
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(line) = reader.next_line().map_err(io::Error::other)? {
+            match serde_json::from_slice(line)? {
+                HostMessage::Welcome(welcome) if welcome.protocol == PROTOCOL => break,
+                HostMessage::Welcome(welcome) => {
+                    let other = welcome.protocol;
+                    return Err(io::Error::other(format!(
+                        "the collector speaks protocol {other}"
+                    )));
+                }
+                HostMessage::Ack { .. } | HostMessage::Unknown => continue,
+            }
+        }
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::Error::other("the collector did not welcome this run")),
+            Ok(count) => reader.push(buffer.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::Error::other("no welcome within 5 s"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    stream.set_nonblocking(true)?;
+    Ok(Channel {
+        stream: tokio::net::UnixStream::from_std(stream)?,
+        reader,
+    })
+}
+
+/// The directory above the mounted one is what keeps the guest from the socket: root's, 0700.
+fn close_parent_to_guest(socket: &Path) -> io::Result<()> {
+    let Some(parent) = socket.parent().and_then(Path::parent) else {
+        return Err(io::Error::other("the socket has no directory of its own"));
+    };
+    let parent: PathBuf = parent.into();
+    let metadata = fs::symlink_metadata(&parent)?;
+    if !metadata.is_dir() || metadata.uid() != 0 {
+        return Err(io::Error::other(format!(
+            "{} is not a directory of root's",
+            parent.display()
+        )));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use report::{RunClock, Welcome, encode};
+
+    use super::*;
+
+    fn directory() -> PathBuf {
+        let name = format!(
+            "channel-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        );
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(path.join("host")).unwrap();
+        path
+    }
+
+    /// A collector that answers the first message with `answer`.
+    fn greet_with(answer: Vec<u8>) -> io::Result<()> {
+        let parent = directory();
+        let socket = parent.join("host/report.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let collector = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut byte = [0];
+            while byte != *b"\n" {
+                stream.read_exact(&mut byte).unwrap();
+            }
+            stream.write_all(&answer).unwrap();
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut outbox = Outbox::new(RunClock::start());
+        outbox.push_bye();
+        let result = runtime.block_on(async { greet(&socket, &mut outbox).map(drop) });
+        collector.join().unwrap();
+        assert_eq!(fs::metadata(&parent).unwrap().mode() & 0o777, 0o700);
+        fs::remove_dir_all(parent).unwrap();
+        result
+    }
+
+    fn welcome(protocol: u32) -> Vec<u8> {
+        let welcome = Welcome {
+            protocol,
+            resume_token: String::new(),
+        };
+        encode(&HostMessage::Welcome(welcome), MAX_FRAME).unwrap()
+    }
+
+    #[test]
+    fn only_a_welcome_of_our_protocol_opens_the_channel() {
+        assert!(greet_with(welcome(PROTOCOL)).is_ok());
+        assert!(greet_with(welcome(PROTOCOL + 1)).is_err());
+        assert!(greet_with(Vec::new()).is_err());
+        assert!(greet_with(b"rubbish\n".to_vec()).is_err());
+    }
+
+    #[test]
+    fn an_unknown_message_before_the_welcome_is_passed_over() {
+        let mut answer = b"{\"type\":\"news\"}\n".to_vec();
+        answer.extend(welcome(PROTOCOL));
+        assert!(greet_with(answer).is_ok());
+    }
+}

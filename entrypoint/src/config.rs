@@ -1,0 +1,333 @@
+//! What the environment asks for, checked whole before anything is done.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use policy::Policy;
+
+use crate::{failure::Failure, ingress::IngressPort};
+
+/// Everything that PID 1 was asked to do.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The guest's command, with its arguments.
+    pub(crate) command: Vec<OsString>,
+    /// Who the guest is; absent where it stays what the engine made it.
+    pub(crate) run_as: Option<String>,
+    /// File mode creation mask of the guest.
+    pub(crate) umask: Option<u32>,
+    /// The allowlist and what belongs to it; absent where none was asked for.
+    pub(crate) allowlist: Option<Allowlist>,
+}
+
+/// What an allowlist needs.
+#[derive(Debug)]
+pub(crate) struct Allowlist {
+    /// The list.
+    pub(crate) policy: Policy,
+    /// Where clients that know of the proxy find it, on loopback.
+    pub(crate) proxy_port: u16,
+    /// What may be dialled from outside.
+    pub(crate) ingress: Vec<IngressPort>,
+    /// Whether somebody must be listening to reports.
+    pub(crate) report: Report,
+    /// The collector's socket.
+    pub(crate) socket: PathBuf,
+    /// The one-time secret of this run; empty where no collector gave one.
+    pub(crate) nonce: String,
+    /// An HTTP proxy to dial through, `host:port`.
+    pub(crate) upstream_proxy: Option<String>,
+}
+
+/// What to do without a collector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// Refuse to start the guest.
+    Required,
+    /// Start it all the same.
+    BestEffort,
+    /// Do not look for one.
+    Off,
+}
+
+impl Config {
+    /// Reads the configuration through `lookup`, so that tests set no environment.
+    pub(crate) fn from_lookup(
+        command: Vec<OsString>,
+        lookup: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
+        let text = |name: &'static str| text(name, lookup);
+        if command.is_empty() {
+            return Err(Failure::config(
+                "command",
+                "none was given",
+                "name the program to run after the image",
+            ));
+        }
+        let allowlist = match text(ALLOW)? {
+            Some(list) => Some(Allowlist::read(&list, &text)?),
+            None => None,
+        };
+        Ok(Self {
+            command,
+            run_as: text("SANDBOX_RUN_AS")?.filter(|s| !s.is_empty()),
+            umask: text("SANDBOX_UMASK")?.and_then(|s| umask(&s)),
+            allowlist,
+        })
+    }
+}
+
+type Text<'a> = &'a dyn Fn(&'static str) -> Result<Option<String>, Failure>;
+
+impl Allowlist {
+    fn read(list: &str, text: Text<'_>) -> Result<Self, Failure> {
+        let policy = Policy::parse(list).map_err(|error| {
+            Failure::config(
+                ALLOW,
+                error,
+                "mend the entry, or unset the variable to run without an allowlist",
+            )
+        })?;
+        check_enforce(text)?;
+        let socket = text("SANDBOX_REPORT_SOCKET")?;
+        let nonce = text("SANDBOX_REPORT_NONCE")?.unwrap_or_default();
+        let report = report(text, socket.is_some() || !nonce.is_empty())?;
+        Ok(Self {
+            policy,
+            proxy_port: proxy_port(text)?,
+            ingress: ingress(text)?,
+            report,
+            socket: socket.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from),
+            nonce,
+            upstream_proxy: upstream_proxy(text)?,
+        })
+    }
+}
+
+/// Address enforcement is refused rather than approximated: see docs/THREAT-MODEL.md.
+fn check_enforce(text: Text<'_>) -> Result<(), Failure> {
+    match text("SANDBOX_ENFORCE")?.as_deref() {
+        None | Some("" | "auto" | "name") => Ok(()),
+        Some("address") => Err(Failure::config(
+            "SANDBOX_ENFORCE",
+            "enforcement by address is not part of this version",
+            "use `name`, with an image that has the proxy",
+        )),
+        Some(other) => Err(Failure::config(
+            "SANDBOX_ENFORCE",
+            format_args!("`{other}` is no kind of enforcement"),
+            "use `auto` or `name`",
+        )),
+    }
+}
+
+/// Whoever was given a collector's socket or secret is told when it does not answer; whoever bakes
+/// the image and runs it by hand needs none.
+fn report(text: Text<'_>, collector_expected: bool) -> Result<Report, Failure> {
+    match text("SANDBOX_REPORT")?.as_deref() {
+        None | Some("") => Ok(if collector_expected {
+            Report::Required
+        } else {
+            Report::Off
+        }),
+        Some("required") => Ok(Report::Required),
+        Some("best-effort") => Ok(Report::BestEffort),
+        Some("off") => Ok(Report::Off),
+        Some(other) => Err(Failure::config(
+            "SANDBOX_REPORT",
+            format_args!("`{other}` is not known"),
+            "use `required`, `best-effort` or `off`",
+        )),
+    }
+}
+
+fn proxy_port(text: Text<'_>) -> Result<u16, Failure> {
+    let Some(port) = text("SANDBOX_PROXY_PORT")?.filter(|s| !s.is_empty()) else {
+        return Ok(DEFAULT_PROXY_PORT);
+    };
+    port.parse().ok().filter(|&port| port != 0).ok_or_else(|| {
+        let problem = format!("`{port}` is no port");
+        Failure::config(
+            "SANDBOX_PROXY_PORT",
+            problem,
+            "use a number from 1 to 65535",
+        )
+    })
+}
+
+fn ingress(text: Text<'_>) -> Result<Vec<IngressPort>, Failure> {
+    let list = text("SANDBOX_INGRESS_PORTS")?.unwrap_or_default();
+    list.split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+        .map(str::parse)
+        .collect()
+}
+
+/// `http://host:port`, as the tools that read proxy variables have it.
+fn upstream_proxy(text: Text<'_>) -> Result<Option<String>, Failure> {
+    let Some(url) = text("SANDBOX_UPSTREAM_PROXY")?.filter(|s| !s.is_empty()) else {
+        return Ok(None);
+    };
+    let authority = url
+        .strip_prefix("http://")
+        .map(|rest| rest.trim_end_matches('/'));
+    let parts = authority.and_then(|authority| authority.rsplit_once(':'));
+    match parts {
+        Some((host, port))
+            if policy::Host::parse(host).is_ok() && port.parse::<u16>().is_ok_and(|p| p != 0) =>
+        {
+            Ok(Some(format!("{host}:{port}")))
+        }
+        _ => Err(Failure::config(
+            "SANDBOX_UPSTREAM_PROXY",
+            "not of the form `http://host:port`",
+            "write host and port, without user or path",
+        )),
+    }
+}
+
+/// Octal; anything else is ignored, as the images that this replaces do.
+fn umask(text: &str) -> Option<u32> {
+    u32::from_str_radix(text.trim(), 8)
+        .ok()
+        .filter(|&mask| mask <= 0o777)
+}
+
+fn text(
+    name: &'static str,
+    lookup: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Option<String>, Failure> {
+    lookup(name)
+        .map(|value| {
+            value
+                .into_string()
+                .map_err(|_| Failure::config(name, "not UTF-8", "use names and numbers only"))
+        })
+        .transpose()
+}
+
+const ALLOW: &str = "SANDBOX_EGRESS_ALLOW";
+const DEFAULT_SOCKET: &str = "/run/sandbox-egress/host/report.sock";
+const DEFAULT_PROXY_PORT: u16 = 3128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Config, Failure> {
+        let lookup = |name: &str| {
+            variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
+        };
+        Config::from_lookup(vec!["true".into()], &lookup)
+    }
+
+    #[test]
+    fn without_an_allowlist_nothing_is_asked_for() {
+        let config = read(&[("SANDBOX_ENFORCE", "nonsense")]).unwrap();
+        assert!(config.allowlist.is_none());
+    }
+
+    #[test]
+    fn an_empty_allowlist_is_an_error_and_never_no_allowlist() {
+        for list in ["", " ", ",", "#nothing", "\n,\n"] {
+            let refused = read(&[(ALLOW, list)]);
+            assert!(
+                matches!(
+                    refused,
+                    Err(Failure::Config {
+                        variable: ALLOW,
+                        ..
+                    })
+                ),
+                "{list:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_by_name() {
+        for (name, value) in [
+            ("SANDBOX_PROXY_PORT", "0"),
+            ("SANDBOX_PROXY_PORT", "65536"),
+            ("SANDBOX_PROXY_PORT", "http"),
+            ("SANDBOX_ENFORCE", "address"),
+            ("SANDBOX_ENFORCE", "none"),
+            ("SANDBOX_REPORT", "maybe"),
+            ("SANDBOX_INGRESS_PORTS", "tcp"),
+            ("SANDBOX_UPSTREAM_PROXY", "https://proxy.example:3128"),
+            (
+                "SANDBOX_UPSTREAM_PROXY",
+                "http://user:word@proxy.example:3128",
+            ),
+            ("SANDBOX_UPSTREAM_PROXY", "http://proxy.example"),
+        ] {
+            match read(&[(ALLOW, "example.com"), (name, value)]) {
+                Err(Failure::Config { variable, .. }) => assert_eq!(variable, name, "{value}"),
+                other => panic!("{name}={value} gave {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_collector_that_was_promised_is_required() {
+        for (variables, report) in [
+            (vec![], Report::Off),
+            (vec![("SANDBOX_REPORT_NONCE", "x")], Report::Required),
+            (vec![("SANDBOX_REPORT_SOCKET", "/s")], Report::Required),
+            (
+                vec![
+                    ("SANDBOX_REPORT_NONCE", "x"),
+                    ("SANDBOX_REPORT", "best-effort"),
+                ],
+                Report::BestEffort,
+            ),
+            (vec![("SANDBOX_REPORT", "off")], Report::Off),
+        ] {
+            let all: Vec<_> = variables
+                .iter()
+                .copied()
+                .chain([(ALLOW, "example.com")])
+                .collect();
+            assert_eq!(
+                read(&all).unwrap().allowlist.unwrap().report,
+                report,
+                "{variables:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_umask_is_octal_or_ignored() {
+        for (value, mask) in [
+            ("022", Some(0o22)),
+            ("0077", Some(0o77)),
+            ("9", None),
+            ("01000", None),
+            ("", None),
+        ] {
+            assert_eq!(
+                read(&[("SANDBOX_UMASK", value)]).unwrap().umask,
+                mask,
+                "{value:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_command_is_an_error() {
+        assert!(Config::from_lookup(Vec::new(), &|_| None).is_err());
+    }
+
+    #[test]
+    fn an_upstream_proxy_is_host_and_port() {
+        let config = read(&[
+            (ALLOW, "example.com"),
+            ("SANDBOX_UPSTREAM_PROXY", "http://proxy.example:3128/"),
+        ]);
+        let upstream = config.unwrap().allowlist.unwrap().upstream_proxy;
+        assert_eq!(upstream.as_deref(), Some("proxy.example:3128"));
+    }
+}

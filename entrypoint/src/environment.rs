@@ -1,0 +1,139 @@
+//! The environment that the guest gets: its own, without what was said to PID 1.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    path::Path,
+};
+
+use crate::accounts::User;
+
+/// Variables by name.
+pub(crate) type Environment = BTreeMap<OsString, OsString>;
+
+/// What the guest keeps of PID 1's environment: nothing that is reserved, and a home of its own
+/// instead of root's.
+pub(crate) fn inherited(
+    all: impl IntoIterator<Item = (OsString, OsString)>,
+    user: Option<&User>,
+) -> Environment {
+    let mut kept: Environment = all
+        .into_iter()
+        .filter(|(name, _)| !is_reserved(name))
+        .collect();
+    if let Some(user) = user {
+        let home = OsStr::new("HOME");
+        if kept.get(home).is_none_or(|value| value == ROOT_HOME) {
+            let own = user.home.as_deref().unwrap_or_else(|| Path::new("/"));
+            kept.insert(home.into(), own.into());
+        }
+    }
+    kept
+}
+
+/// Tells clients where the proxy is. A courtesy: what does not read these is redirected.
+pub(crate) fn add_proxy(environment: &mut Environment, port: u16) {
+    let http = format!("http://127.0.0.1:{port}");
+    for (name, value) in [
+        ("HTTP_PROXY", http.clone()),
+        ("HTTPS_PROXY", http.clone()),
+        ("ALL_PROXY", http),
+        ("NO_PROXY", "localhost,127.0.0.1,::1".to_owned()),
+    ] {
+        environment.insert(name.to_lowercase().into(), value.clone().into());
+        environment.insert(name.into(), value.into());
+    }
+    environment.insert("NODE_USE_ENV_PROXY".into(), "1".into());
+    let java = format!(
+        "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port} -Dhttps.proxyHost=127.0.0.1 \
+         -Dhttps.proxyPort={port} -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
+    );
+    let java = match environment.get(OsStr::new("JAVA_TOOL_OPTIONS")) {
+        Some(own) => {
+            let mut both = own.clone();
+            both.push(" ");
+            both.push(java);
+            both
+        }
+        None => java.into(),
+    };
+    environment.insert("JAVA_TOOL_OPTIONS".into(), java);
+}
+
+/// `SANDBOX_…` is how PID 1 is spoken to; the nonce of the report channel is among it.
+fn is_reserved(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b"SANDBOX_")
+}
+
+const ROOT_HOME: &str = "/root";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
+    }
+
+    fn user(home: Option<&str>) -> User {
+        User {
+            uid: 1000,
+            gid: 1000,
+            groups: Vec::new(),
+            home: home.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn nothing_that_was_said_to_pid_1_reaches_the_guest() {
+        let all = variables(&[
+            ("SANDBOX_REPORT_NONCE", "secret"),
+            ("SANDBOX_ANYTHING", "x"),
+            ("PATH", "/bin"),
+        ]);
+        let kept = inherited(all, None);
+        assert_eq!(kept.keys().collect::<Vec<_>>(), ["PATH"]);
+    }
+
+    #[test]
+    fn roots_home_becomes_the_guests_own() {
+        for (home, own, expected) in [
+            (Some("/root"), Some("/home/sandbox"), "/home/sandbox"),
+            (None, Some("/home/sandbox"), "/home/sandbox"),
+            (Some("/root"), None, "/"),
+            (Some("/chosen"), Some("/home/sandbox"), "/chosen"),
+        ] {
+            let all = home
+                .map(|home| variables(&[("HOME", home)]))
+                .unwrap_or_default();
+            let kept = inherited(all, Some(&user(own)));
+            assert_eq!(kept[OsStr::new("HOME")], expected, "{home:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn clients_find_the_proxy_in_either_spelling() {
+        let mut environment = Environment::new();
+        add_proxy(&mut environment, 3128);
+        for name in ["HTTPS_PROXY", "https_proxy", "http_proxy", "ALL_PROXY"] {
+            assert_eq!(
+                environment[OsStr::new(name)],
+                "http://127.0.0.1:3128",
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_user_chose_for_java_is_kept() {
+        let mut environment = inherited(variables(&[("JAVA_TOOL_OPTIONS", "-Xmx1g")]), None);
+        add_proxy(&mut environment, 1);
+        let java = environment[OsStr::new("JAVA_TOOL_OPTIONS")]
+            .to_str()
+            .unwrap();
+        assert!(java.starts_with("-Xmx1g -Dhttp.proxyHost="), "{java}");
+    }
+}

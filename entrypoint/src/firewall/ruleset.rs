@@ -1,0 +1,578 @@
+//! The ruleset as a value: what leaves the container, and what enters it.
+//!
+//! Pure, so that it can be read, digested and tested without a kernel. One `inet` table, so that no
+//! rule can cover IPv4 and forget IPv6; both chains that judge end in a refusal, and their policy
+//! is drop in case that a rule before is wrong.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+use nftables::{
+    batch::Batch,
+    expr::MetaKey,
+    schema::{
+        Chain, Counter, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table,
+    },
+    types::{NfChainPolicy, NfChainType, NfFamily, NfHook},
+};
+use policy::AddressRule;
+
+use super::{
+    DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL, TABLE,
+    terms::{
+        Part, accept, address, any_of, count, ct_state, daddr, dport, drop, family, field, goto,
+        is, is_not, leave, log, meta, network, number, ports, prohibit, redirect, reset, word,
+    },
+};
+use crate::{ingress::IngressPort, surroundings::Surroundings};
+
+/// Everything that the rules depend on.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// Who may dial.
+    pub(crate) proxy_uid: u32,
+    /// The listener that redirected connections over IPv4 arrive at.
+    pub(crate) redirect4: u16,
+    /// The same over IPv6, where the container has it.
+    pub(crate) redirect6: Option<u16>,
+    /// Ports whose streams carry a name.
+    pub(crate) stream_ports: BTreeSet<u16>,
+    /// What may be reached by address.
+    pub(crate) ranges: Vec<AddressRule>,
+    /// Guarded ranges that an entry names.
+    pub(crate) lifted: Vec<IpNet>,
+    /// What the proxy must not dial.
+    pub(crate) guarded: Vec<IpNet>,
+    /// The port of the proxy that this network demands, if it does.
+    pub(crate) upstream_port: Option<u16>,
+    /// What may be dialled from outside.
+    pub(crate) ingress: Vec<IngressPort>,
+    /// The container's addresses, gateways and resolvers.
+    pub(crate) here: Surroundings,
+}
+
+impl Plan {
+    /// The whole ruleset as one transaction, which replaces an earlier one of ours and touches
+    /// nothing else: the engine's embedded resolver lives in tables of its own.
+    pub(crate) fn ruleset(&self) -> Nftables<'static> {
+        let mut rules = Ruleset::new();
+        self.add_sets(&mut rules);
+        self.redirect_named_streams(&mut rules);
+        self.judge_output(&mut rules);
+        self.judge_proxy(&mut rules);
+        self.judge_input(&mut rules);
+        rules.rule(REFUSE, [is(meta(MetaKey::L4proto), word("tcp")), reset()]);
+        rules.rule(REFUSE, [prohibit()]);
+        rules.batch.to_nftables()
+    }
+
+    fn add_sets(&self, rules: &mut Ruleset) {
+        rules.set("guarded", &self.guarded);
+        rules.set("lifted", &self.lifted);
+    }
+
+    /// nat output: who does not know of the proxy is brought to it. Everything of the guest's user
+    /// is, whatever the address: the name decides.
+    fn redirect_named_streams(&self, rules: &mut Ruleset) {
+        rules.rule(
+            NAT_OUTPUT,
+            [is(meta(MetaKey::Skuid), number(self.proxy_uid)), leave()],
+        );
+        for loopback in LOOPBACK {
+            rules.rule(
+                NAT_OUTPUT,
+                [is(daddr(loopback.addr()), network(loopback)), leave()],
+            );
+        }
+        let streams = || any_of(self.stream_ports.iter().map(|&port| number(port)));
+        for (proto, port) in [("ipv4", Some(self.redirect4)), ("ipv6", self.redirect6)] {
+            if let Some(port) = port {
+                let family = is(meta(MetaKey::Nfproto), word(proto));
+                rules.rule(
+                    NAT_OUTPUT,
+                    [family, is(dport("tcp"), streams()), redirect(port)],
+                );
+            }
+        }
+    }
+
+    fn judge_output(&self, rules: &mut Ruleset) {
+        rules.rule(OUTPUT, [is(meta(MetaKey::Oifname), word("lo")), accept()]);
+        // A redirected packet has a loopback destination, but its route was chosen before.
+        for loopback in LOOPBACK {
+            rules.rule(
+                OUTPUT,
+                [is(daddr(loopback.addr()), network(loopback)), accept()],
+            );
+        }
+        rules.rule(OUTPUT, [is(ct_state(), established()), accept()]);
+        rules.rule(
+            OUTPUT,
+            [
+                is(meta(MetaKey::Skuid), number(self.proxy_uid)),
+                goto(PROXY),
+            ],
+        );
+        self.accept_dns(rules);
+        for range in self
+            .ranges
+            .iter()
+            .map(|rule| rule.ports)
+            .collect::<BTreeSet<_>>()
+        {
+            let nets = self
+                .ranges
+                .iter()
+                .filter(|rule| rule.ports == range)
+                .map(|rule| rule.net);
+            let nets = IpNet::aggregate(&nets.collect());
+            for family in split(&nets).into_iter().filter(|nets| !nets.is_empty()) {
+                let to = is(
+                    daddr(family[0].addr()),
+                    any_of(family.iter().copied().map(network)),
+                );
+                rules.rule(
+                    OUTPUT,
+                    [
+                        to,
+                        is(dport("tcp"), ports(range.low(), range.high())),
+                        accept(),
+                    ],
+                );
+            }
+        }
+        rules.link_control(OUTPUT);
+        rules.rule(
+            OUTPUT,
+            [
+                is(dport("udp"), number(443_u16)),
+                count(DENIED_QUIC),
+                log("quic"),
+                goto(REFUSE),
+            ],
+        );
+        rules.rule(OUTPUT, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
+    }
+
+    /// Names are asked of the container's own resolvers and of nobody else. The engine's embedded
+    /// resolver sends its own queries from in here, as the daemon's root: that is not the guest,
+    /// which is never root.
+    fn accept_dns(&self, rules: &mut Ruleset) {
+        let roots = if self.here.remapped {
+            vec![0, OVERFLOW_UID]
+        } else {
+            vec![0_u32]
+        };
+        for proto in ["udp", "tcp"] {
+            let root = is(
+                meta(MetaKey::Skuid),
+                any_of(roots.iter().map(|&uid| number(uid))),
+            );
+            rules.rule(OUTPUT, [root, is(dport(proto), number(53_u16)), accept()]);
+            for &resolver in &self.here.resolvers {
+                let to = is(daddr(resolver), address(resolver));
+                rules.rule(OUTPUT, [to, is(dport(proto), number(53_u16)), accept()]);
+            }
+        }
+    }
+
+    /// The address guard again, in the kernel: a mistake in the proxy must not become a hole.
+    fn judge_proxy(&self, rules: &mut Ruleset) {
+        for &resolver in &self.here.resolvers {
+            for proto in ["udp", "tcp"] {
+                let to = is(daddr(resolver), address(resolver));
+                rules.rule(PROXY, [to, is(dport(proto), number(53_u16)), accept()]);
+            }
+        }
+        if let Some(port) = self.upstream_port {
+            rules.rule(PROXY, [is(dport("tcp"), number(port)), accept()]);
+        }
+        for (family, suffix) in [("ip", "4"), ("ip6", "6")] {
+            let to = |set| is(field(family, "daddr"), word(format!("@{set}{suffix}")));
+            rules.rule(
+                PROXY,
+                [
+                    to("lifted"),
+                    is(meta(MetaKey::L4proto), word("tcp")),
+                    accept(),
+                ],
+            );
+            rules.rule(
+                PROXY,
+                [
+                    to("guarded"),
+                    count(DENIED_PACKETS),
+                    log("packet"),
+                    goto(REFUSE),
+                ],
+            );
+        }
+        rules.rule(PROXY, [is(meta(MetaKey::L4proto), word("tcp")), accept()]);
+        rules.rule(PROXY, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
+    }
+
+    /// A sandbox that can be dialled into has a way out, so only what was published is admitted,
+    /// and never from the neighbours on its own bridge: the gateway speaks for everybody outside.
+    fn judge_input(&self, rules: &mut Ruleset) {
+        rules.rule(INPUT, [is(meta(MetaKey::Iifname), word("lo")), accept()]);
+        rules.rule(INPUT, [is(ct_state(), established()), accept()]);
+        rules.link_control(INPUT);
+        let stray = any_of([word("broadcast"), word("multicast")]);
+        rules.rule(
+            INPUT,
+            [
+                is(meta(MetaKey::Pkttype), stray),
+                count(LINK_CONTROL),
+                drop(),
+            ],
+        );
+        for &port in &self.ingress {
+            let open = || is(dport(port.proto.as_str()), ports(port.low, port.high));
+            for &gateway in &self.here.gateways {
+                let from = is(field(family(gateway), "saddr"), address(gateway));
+                rules.rule(INPUT, [from, open(), accept()]);
+            }
+            for nets in split(&self.here.own)
+                .into_iter()
+                .filter(|nets| !nets.is_empty())
+            {
+                let from = field(family(nets[0].addr()), "saddr");
+                let neighbours = any_of(
+                    IpNet::aggregate(&nets)
+                        .into_iter()
+                        .map(|n| network(n.trunc())),
+                );
+                rules.rule(INPUT, [is_not(from, neighbours), open(), accept()]);
+            }
+        }
+        rules.rule(INPUT, [count(DENIED_INGRESS), log("ingress"), goto(REFUSE)]);
+    }
+}
+
+/// The objects of one transaction, in order.
+struct Ruleset {
+    batch: Batch<'static>,
+}
+
+impl Ruleset {
+    fn new() -> Self {
+        let mut batch = Batch::new();
+        let table = || {
+            NfListObject::Table(Table {
+                family: NfFamily::INet,
+                name: TABLE.into(),
+                handle: None,
+            })
+        };
+        // Added first so that there is one to delete.
+        batch.add(table());
+        batch.delete(table());
+        batch.add(table());
+        for name in [DENIED_PACKETS, DENIED_QUIC, DENIED_INGRESS, LINK_CONTROL] {
+            batch.add(NfListObject::Counter(Counter {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: name.into(),
+                ..Counter::default()
+            }));
+        }
+        let mut rules = Self { batch };
+        rules.chain(REFUSE, None);
+        rules.chain(PROXY, None);
+        // A number: nft 1.0.6 does not take the name `dstnat` in an output chain. Before the
+        // engine's own chain for its embedded resolver, which stands at -100.
+        rules.chain(
+            NAT_OUTPUT,
+            Some((
+                NfChainType::NAT,
+                NfHook::Output,
+                -110,
+                NfChainPolicy::Accept,
+            )),
+        );
+        rules.chain(
+            OUTPUT,
+            Some((NfChainType::Filter, NfHook::Output, 0, NfChainPolicy::Drop)),
+        );
+        rules.chain(
+            INPUT,
+            Some((NfChainType::Filter, NfHook::Input, 0, NfChainPolicy::Drop)),
+        );
+        rules
+    }
+
+    fn chain(
+        &mut self,
+        name: &'static str,
+        hook: Option<(NfChainType, NfHook, i32, NfChainPolicy)>,
+    ) {
+        let mut chain = Chain {
+            family: NfFamily::INet,
+            table: TABLE.into(),
+            name: name.into(),
+            ..Chain::default()
+        };
+        if let Some((kind, hook, priority, policy)) = hook {
+            chain._type = Some(kind);
+            chain.hook = Some(hook);
+            chain.prio = Some(priority);
+            chain.policy = Some(policy);
+        }
+        self.batch.add(NfListObject::Chain(chain));
+    }
+
+    fn rule<const N: usize>(&mut self, chain: &'static str, parts: [Part; N]) {
+        self.batch.add(NfListObject::Rule(Rule {
+            family: NfFamily::INet,
+            table: TABLE.into(),
+            chain: chain.into(),
+            expr: parts.to_vec().into(),
+            ..Rule::default()
+        }));
+    }
+
+    /// One interval set a family, `name4` and `name6`, without overlaps.
+    fn set(&mut self, name: &str, nets: &[IpNet]) {
+        let nets = IpNet::aggregate(&nets.to_vec());
+        let types = [("4", SetType::Ipv4Addr), ("6", SetType::Ipv6Addr)];
+        for (nets, (suffix, of)) in split(&nets).into_iter().zip(types) {
+            let elements: Vec<_> = nets.into_iter().map(network).collect();
+            self.batch.add(NfListObject::Set(Box::new(Set {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: format!("{name}{suffix}").into(),
+                set_type: SetTypeValue::Single(of),
+                flags: Some([SetFlag::Interval].into()),
+                elem: (!elements.is_empty()).then(|| elements.into()),
+                ..Set::default()
+            })));
+        }
+    }
+
+    /// What the kernel itself says to its link so that IPv6 works at all, and what it says without
+    /// need: the first passes, the second is dropped and counted apart. Neither is an attempt of
+    /// the guest to reach something.
+    fn link_control(&mut self, chain: &'static str) {
+        let discovery = [
+            "nd-router-solicit",
+            "nd-router-advert",
+            "nd-neighbor-solicit",
+            "nd-neighbor-advert",
+        ];
+        let memberships = [
+            "mld-listener-query",
+            "mld-listener-report",
+            "mld2-listener-report",
+        ];
+        let icmpv6 = || field("icmpv6", "type");
+        self.rule(chain, [is(icmpv6(), any_of(discovery.map(word))), accept()]);
+        self.rule(
+            chain,
+            [
+                is(icmpv6(), any_of(memberships.map(word))),
+                count(LINK_CONTROL),
+                drop(),
+            ],
+        );
+        self.rule(
+            chain,
+            [
+                is(meta(MetaKey::L4proto), word("igmp")),
+                count(LINK_CONTROL),
+                drop(),
+            ],
+        );
+    }
+}
+
+fn established() -> super::terms::Term {
+    any_of([word("established"), word("related")])
+}
+
+/// IPv4 first, then IPv6.
+fn split(nets: &[IpNet]) -> [Vec<IpNet>; 2] {
+    let (v4, v6) = nets.iter().copied().partition(|net| net.addr().is_ipv4());
+    [v4, v6]
+}
+
+const LOOPBACK: [IpNet; 2] = [
+    IpNet::V4(ipnet::Ipv4Net::new_assert(
+        std::net::Ipv4Addr::new(127, 0, 0, 0),
+        8,
+    )),
+    IpNet::V6(ipnet::Ipv6Net::new_assert(
+        std::net::Ipv6Addr::LOCALHOST,
+        128,
+    )),
+];
+const NAT_OUTPUT: &str = "nat_output";
+const OUTPUT: &str = "output";
+const INPUT: &str = "input";
+const PROXY: &str = "proxy";
+const REFUSE: &str = "refuse";
+const OVERFLOW_UID: u32 = 65534;
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write as _,
+        process::{Command, Stdio},
+    };
+
+    use policy::Policy;
+    use report::Ipv6;
+
+    use super::*;
+
+    fn plan(list: &str, ingress: &[&str]) -> Plan {
+        let policy = Policy::parse(list).unwrap();
+        Plan {
+            proxy_uid: 990,
+            redirect4: 40_004,
+            redirect6: Some(40_006),
+            stream_ports: policy.stream_ports(),
+            ranges: policy.address_rules(),
+            lifted: policy.lifted_ranges(),
+            guarded: policy::guarded_ranges(),
+            upstream_port: Some(3129),
+            ingress: ingress.iter().map(|item| item.parse().unwrap()).collect(),
+            here: Surroundings {
+                own: vec![
+                    "172.17.0.2/16".parse().unwrap(),
+                    "fd00::2/64".parse().unwrap(),
+                ],
+                gateways: vec!["172.17.0.1".parse().unwrap()],
+                resolvers: vec!["127.0.0.11".parse().unwrap(), "10.0.0.53".parse().unwrap()],
+                ipv6: Ipv6::Routed,
+                remapped: true,
+            },
+        }
+    }
+
+    /// Loads the ruleset into a network namespace of its own and returns what nft makes of it.
+    fn loaded(plan: &Plan) -> String {
+        let json = serde_json::to_string(&plan.ruleset()).unwrap();
+        let script = "nft -j -f - && nft list table inet sandbox_egress";
+        let mut child = Command::new("unshare")
+            .args(["--net", "sh", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("this test needs root, unshare and nft");
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(json.as_bytes())
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}\n{json}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    #[test]
+    fn the_kernel_takes_it_and_both_chains_drop_by_default() {
+        let text = loaded(&plan("example.com", &[]));
+        for line in [
+            "type filter hook output priority filter; policy drop;",
+            "type filter hook input priority filter; policy drop;",
+            "type nat hook output priority -110; policy accept;",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn named_streams_are_redirected_in_both_families() {
+        let text = loaded(&plan(
+            "example.com, example.com:8443/tls, example.com:22",
+            &[],
+        ));
+        assert!(
+            text.contains("meta nfproto ipv4 tcp dport { 80, 443, 8443 } redirect to :40004"),
+            "{text}"
+        );
+        assert!(
+            text.contains("meta nfproto ipv6 tcp dport { 80, 443, 8443 } redirect to :40006"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_what_an_address_entry_names_is_accepted_by_address() {
+        let text = loaded(&plan(
+            "example.com, 10.0.0.0/8:5432, 10.1.0.0/16:5432, [2001:db8:1::/48]:22",
+            &[],
+        ));
+        assert!(
+            text.contains("ip daddr { 10.0.0.0/8 } tcp dport 5432 accept")
+                || text.contains("ip daddr 10.0.0.0/8 tcp dport 5432 accept"),
+            "{text}"
+        );
+        assert!(
+            text.contains("2001:db8:1::/48 } tcp dport 22 accept")
+                || text.contains("2001:db8:1::/48 tcp dport 22 accept"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_published_is_closed_to_the_neighbours_but_not_to_the_gateway() {
+        let text = loaded(&plan("example.com", &["tcp:8080", "udp:6000-6010"]));
+        assert!(
+            text.contains("ip saddr 172.17.0.1 tcp dport 8080 accept"),
+            "{text}"
+        );
+        assert!(text.contains("udp dport 6000-6010 accept"), "{text}");
+        assert!(!text.contains("\n\t\ttcp dport 8080 accept"), "{text}");
+    }
+
+    #[test]
+    fn every_refusal_is_counted_logged_and_answered() {
+        let text = loaded(&plan("example.com", &[]));
+        for (counter, prefix) in [
+            ("denied_packets", "packet"),
+            ("denied_quic", "quic"),
+            ("denied_ingress", "ingress"),
+        ] {
+            let rule = format!("counter name \"{counter}\" log prefix \"{prefix}\" group 4100");
+            assert!(text.contains(&rule), "{rule}\n{text}");
+        }
+        assert!(
+            text.contains("reject with tcp reset")
+                && text.contains("reject with icmpx admin-prohibited")
+        );
+    }
+
+    #[test]
+    fn a_second_load_replaces_the_first() {
+        let json = serde_json::to_string(&plan("example.com", &[]).ruleset()).unwrap();
+        let twice = format!(
+            "set -e; for i in 1 2; do printf %s '{json}' | nft -j -f -; done; nft list tables"
+        );
+        let output = Command::new("unshare")
+            .args(["--net", "sh", "-c", &twice])
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "table inet sandbox_egress\n"
+        );
+    }
+
+    #[test]
+    fn the_same_plan_is_the_same_transaction() {
+        let text = |_| {
+            serde_json::to_string(&plan("example.com:1-9/tcp, b.example", &["tcp:1"]).ruleset())
+                .unwrap()
+        };
+        assert_eq!(text(0), text(1));
+    }
+}

@@ -1,0 +1,189 @@
+//! The words that rules are made of, shorter than libnftables-json(5) spells them.
+
+use std::{borrow::Cow, net::IpAddr};
+
+use ipnet::IpNet;
+use nftables::{
+    expr::{
+        CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, Range,
+        SetItem,
+    },
+    stmt::{
+        Accept, Counter, JumpTarget, Log, Match, NAT, Operator, Reject, RejectType, Return,
+        Statement,
+    },
+    types::RejectCode,
+};
+
+use super::{LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD};
+
+/// Parts of rules.
+pub(super) type Part = Statement<'static>;
+/// What a rule compares.
+pub(super) type Term = Expression<'static>;
+
+/// `left == right`
+pub(super) fn is(left: Term, right: Term) -> Part {
+    Statement::Match(Match {
+        left,
+        right,
+        op: Operator::EQ,
+    })
+}
+
+/// `left != right`
+pub(super) fn is_not(left: Term, right: Term) -> Part {
+    Statement::Match(Match {
+        left,
+        right,
+        op: Operator::NEQ,
+    })
+}
+
+/// `meta key`
+pub(super) const fn meta(key: MetaKey) -> Term {
+    Expression::Named(NamedExpression::Meta(Meta { key }))
+}
+
+/// `protocol field`, as `ip daddr`
+pub(super) fn field(protocol: &'static str, field: &'static str) -> Term {
+    Expression::Named(NamedExpression::Payload(Payload::PayloadField(
+        PayloadField {
+            protocol: protocol.into(),
+            field: field.into(),
+        },
+    )))
+}
+
+/// `th dport` of one transport
+pub(super) fn dport(protocol: &'static str) -> Term {
+    field(protocol, "dport")
+}
+
+/// `ip daddr` or `ip6 daddr`, by what it is compared with
+pub(super) fn daddr(other: IpAddr) -> Term {
+    field(family(other), "daddr")
+}
+
+/// `ct state`
+pub(super) fn ct_state() -> Term {
+    Expression::Named(NamedExpression::CT(CT {
+        key: "state".into(),
+        family: None,
+        dir: None,
+    }))
+}
+
+/// A number.
+pub(super) fn number(n: impl Into<u32>) -> Term {
+    Expression::Number(n.into())
+}
+
+/// A word of nftables.
+pub(super) fn word(text: impl Into<Cow<'static, str>>) -> Term {
+    Expression::String(text.into())
+}
+
+/// An anonymous set.
+pub(super) fn any_of(terms: impl IntoIterator<Item = Term>) -> Term {
+    let items = terms.into_iter().map(SetItem::Element).collect();
+    Expression::Named(NamedExpression::Set(items))
+}
+
+/// `low-high`, or a single port.
+pub(super) fn ports(low: u16, high: u16) -> Term {
+    if low == high {
+        return number(low);
+    }
+    Expression::Range(Box::new(Range {
+        range: [number(low), number(high)],
+    }))
+}
+
+/// An address.
+pub(super) fn address(address: IpAddr) -> Term {
+    word(address.to_string())
+}
+
+/// A network; one of full length is its address, as nft wants it.
+pub(super) fn network(net: IpNet) -> Term {
+    if net.prefix_len() == net.max_prefix_len() {
+        return address(net.addr());
+    }
+    let addr = Box::new(word(net.network().to_string()));
+    Expression::Named(NamedExpression::Prefix(Prefix {
+        addr,
+        len: net.prefix_len().into(),
+    }))
+}
+
+/// `ip` or `ip6`
+pub(super) const fn family(address: IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => "ip",
+        IpAddr::V6(_) => "ip6",
+    }
+}
+
+/// `counter name`
+pub(super) fn count(name: &'static str) -> Part {
+    Statement::Counter(Counter::Named(name.into()))
+}
+
+/// Hands the packet's head to PID 1, which reads the prefix as the reason.
+pub(super) fn log(reason: &'static str) -> Part {
+    Statement::Log(Some(Log {
+        prefix: Some(reason.into()),
+        snaplen: Some(LOG_SNAPLEN),
+        queue_threshold: Some(LOG_THRESHOLD),
+        ..Log::new(Some(LOG_GROUP.into()))
+    }))
+}
+
+/// `accept`
+pub(super) const fn accept() -> Part {
+    Statement::Accept(Some(Accept {}))
+}
+
+/// `drop`, for what nobody waits for.
+pub(super) const fn drop() -> Part {
+    Statement::Drop(Some(nftables::stmt::Drop {}))
+}
+
+/// `return`
+pub(super) const fn leave() -> Part {
+    Statement::Return(Some(Return {}))
+}
+
+/// `goto chain`
+pub(super) fn goto(chain: &'static str) -> Part {
+    Statement::Goto(JumpTarget {
+        target: chain.into(),
+    })
+}
+
+/// `redirect to :port`
+pub(super) fn redirect(port: u16) -> Part {
+    Statement::Redirect(Some(NAT {
+        addr: None,
+        family: None,
+        port: Some(number(port)),
+        flags: None,
+    }))
+}
+
+/// `reject with tcp reset`: an ICMPv6 reject leaves a connect hanging for a second.
+pub(super) const fn reset() -> Part {
+    Statement::Reject(Some(Reject {
+        _type: Some(RejectType::TCPReset),
+        expr: None,
+    }))
+}
+
+/// `reject with icmpx admin-prohibited`
+pub(super) const fn prohibit() -> Part {
+    Statement::Reject(Some(Reject {
+        _type: Some(RejectType::ICMPX),
+        expr: Some(RejectCode::AdminProhibited),
+    }))
+}

@@ -1,0 +1,210 @@
+//! The guest: the command that nobody trusts, and how it ends.
+
+use std::{
+    io,
+    process::{Command, ExitCode},
+};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use report::{EndReason, Exit, Printable};
+use rustix::{
+    process::{Pid, Signal, WaitOptions, kill_process_group, wait},
+    termios::tcgetpgrp,
+};
+
+use crate::{config::Config, environment::Environment, launch::Launch};
+
+/// A running guest.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    pid: Pid,
+    usage_before: Usage,
+}
+
+/// How the guest's first process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It returned a code.
+    Exited(i32),
+    /// A signal ended it.
+    Signaled(i32),
+}
+
+/// Why the command could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error("{command}: {source}")]
+pub(crate) struct NotStarted {
+    command: String,
+    source: io::Error,
+}
+
+impl Guest {
+    /// Starts the command of `config`.
+    pub(crate) fn start(
+        config: &Config,
+        launch: Launch,
+        environment: &Environment,
+    ) -> Result<Self, NotStarted> {
+        let [program, arguments @ ..] = config.command.as_slice() else {
+            return Err(NotStarted {
+                command: String::new(),
+                source: io::ErrorKind::NotFound.into(),
+            });
+        };
+        // Whoever is in the foreground of the terminal that we stand on gives it to the guest.
+        let foreground = tcgetpgrp(rustix::stdio::stdin()).is_ok();
+        let usage_before = Usage::of_children();
+        let child = launch
+            .with_umask(config.umask)
+            .in_foreground(foreground)
+            .spawn(
+                Command::new(program)
+                    .args(arguments)
+                    .env_clear()
+                    .envs(environment),
+            )
+            .map_err(|source| NotStarted {
+                command: program.to_string_lossy().into_owned(),
+                source,
+            })?;
+        Ok(Self {
+            pid: Pid::from_child(&child),
+            usage_before,
+        })
+    }
+
+    /// Hands a signal on to the guest's process group.
+    pub(crate) fn forward(&self, number: i32) {
+        if let Some(signal) = Signal::from_named_raw(number) {
+            // It may have ended meanwhile, which the next wait tells.
+            let _ = kill_process_group(self.pid, signal);
+        }
+    }
+
+    /// Collects every child that ended; the guest's own end is returned.
+    pub(crate) fn reap(&self) -> Option<Ended> {
+        let mut ended = None;
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            if pid != self.pid {
+                continue;
+            }
+            if let Some(code) = status.exit_status() {
+                ended = Some(Ended::Exited(code));
+            } else if let Some(signal) = status.terminating_signal() {
+                ended = Some(Ended::Signaled(signal));
+            } else if status.stopped() {
+                // A container's first process cannot be suspended from its terminal; nobody
+                // outside could ever continue it.
+                self.forward(Signal::CONT.as_raw());
+            }
+        }
+        ended
+    }
+
+    /// What is reported of its end.
+    pub(crate) fn exit(&self, ended: Ended, outlived_root: u64) -> Exit {
+        let usage = Usage::of_children();
+        let (code, signal, end_reason) = match ended {
+            Ended::Exited(code) => (Some(code), None, EndReason::Exited),
+            Ended::Signaled(signal) => (None, Some(signal), EndReason::Signaled),
+        };
+        let before = self.usage_before;
+        Exit {
+            code,
+            signal,
+            end_reason,
+            cpu_ms: usage.cpu_ms.saturating_sub(before.cpu_ms),
+            peak_rss_kb: (usage.peak_rss_kb > before.peak_rss_kb).then_some(usage.peak_rss_kb),
+            outlived_root,
+            detail: None,
+        }
+    }
+}
+
+impl Ended {
+    /// What PID 1 exits with: the code, or 128 + n for a signal.
+    pub(crate) fn exit_code(self) -> ExitCode {
+        let code = match self {
+            Self::Exited(code) => code & 0xff,
+            Self::Signaled(signal) => 128 + signal,
+        };
+        ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+    }
+}
+
+impl NotStarted {
+    /// 127 for a command that is not there, 126 for one that cannot be executed.
+    pub(crate) fn code(&self) -> u8 {
+        if self.source.kind() == io::ErrorKind::NotFound {
+            127
+        } else {
+            126
+        }
+    }
+
+    /// What is reported of it.
+    pub(crate) fn exit(&self) -> Exit {
+        Exit {
+            code: Some(self.code().into()),
+            signal: None,
+            end_reason: EndReason::StartFailed,
+            cpu_ms: 0,
+            peak_rss_kb: None,
+            outlived_root: 0,
+            detail: Some(Printable::new(&self.to_string())),
+        }
+    }
+}
+
+/// Of all children that were waited for.
+#[derive(Debug, Clone, Copy)]
+struct Usage {
+    cpu_ms: u64,
+    peak_rss_kb: u64,
+}
+
+impl Usage {
+    fn of_children() -> Self {
+        let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
+            return Self {
+                cpu_ms: 0,
+                peak_rss_kb: 0,
+            };
+        };
+        let ms = |time: nix::sys::time::TimeVal| {
+            u64::try_from(time.tv_sec() * 1000 + time.tv_usec() / 1000).unwrap_or(0)
+        };
+        Self {
+            cpu_ms: ms(usage.user_time()) + ms(usage.system_time()),
+            peak_rss_kb: u64::try_from(usage.max_rss()).unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_that_cannot_start_says_why_by_its_code() {
+        for (kind, code) in [
+            (io::ErrorKind::NotFound, 127),
+            (io::ErrorKind::PermissionDenied, 126),
+            (io::ErrorKind::IsADirectory, 126),
+        ] {
+            let failed = NotStarted {
+                command: "x".into(),
+                source: kind.into(),
+            };
+            assert_eq!(failed.code(), code, "{kind}");
+            assert_eq!(failed.exit().end_reason, EndReason::StartFailed);
+        }
+    }
+
+    #[test]
+    fn a_signal_is_128_and_its_number() {
+        assert_eq!(Ended::Signaled(15).exit_code(), ExitCode::from(143));
+        assert_eq!(Ended::Exited(7).exit_code(), ExitCode::from(7));
+        assert_eq!(Ended::Signaled(64).exit_code(), ExitCode::from(192));
+    }
+}

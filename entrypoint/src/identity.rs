@@ -1,0 +1,218 @@
+//! Who the guest and the proxy run as.
+
+use crate::{
+    accounts::{Accounts, User},
+    failure::Failure,
+};
+
+/// An identity that is not root's. Only [`Unprivileged::new`] makes one, and only one of these can
+/// be given to a process under an allowlist: root would keep `NET_ADMIN` and could flush the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unprivileged(User);
+
+impl Unprivileged {
+    /// `user`, unless it is root.
+    pub(crate) fn new(user: User) -> Option<Self> {
+        (user.uid != 0).then_some(Self(user))
+    }
+
+    /// The user.
+    pub(crate) const fn user(&self) -> &User {
+        &self.0
+    }
+}
+
+/// The guest's and the proxy's identities, which differ, so that the rules can tell them apart.
+#[derive(Debug, Clone)]
+pub(crate) struct Identities {
+    /// Of the guest.
+    pub(crate) guest: Unprivileged,
+    /// Of the proxy.
+    pub(crate) proxy: Unprivileged,
+}
+
+impl Identities {
+    /// Finds both. `remapped` says that the container's root is not the machine's.
+    pub(crate) fn resolve(
+        run_as: Option<&str>,
+        accounts: &Accounts,
+        remapped: bool,
+    ) -> Result<Self, Failure> {
+        let proxy = proxy_user(accounts)?;
+        let refuse = |problem: &str, remedy: &str| Failure::config(RUN_AS, problem, remedy);
+        let run_as = run_as.ok_or_else(|| {
+            refuse(
+                "not set, so the guest would be root under an allowlist",
+                NAME_A_USER,
+            )
+        })?;
+        let guest = Unprivileged::new(run_as_user(run_as, accounts)?).ok_or_else(|| {
+            refuse(
+                "the guest would be root under an allowlist and could undo it",
+                NAME_A_USER,
+            )
+        })?;
+        let uid = guest.user().uid;
+        if uid == proxy.user().uid {
+            return Err(refuse(
+                "the guest would be the proxy's own user",
+                NAME_A_USER,
+            ));
+        }
+        if remapped && uid == OVERFLOW_UID {
+            return Err(refuse(
+                "65534 stands for the host's root in a remapped container",
+                NAME_A_USER,
+            ));
+        }
+        Ok(Self { guest, proxy })
+    }
+}
+
+/// Reads `SANDBOX_RUN_AS`: a name, `uid`, or `uid:gid`, with or without an entry.
+///
+/// A bare number without an entry gets the group of the same number: group 0 owns files in many
+/// images, so that it is no neutral default.
+pub(crate) fn run_as_user(run_as: &str, accounts: &Accounts) -> Result<User, Failure> {
+    let unknown = || {
+        let problem = format!("no user `{run_as}` in the image");
+        Failure::config(
+            RUN_AS,
+            problem,
+            "name one from its /etc/passwd, or give `uid:gid`",
+        )
+    };
+    if let Some(user) = accounts.by_name(run_as) {
+        return Ok(user);
+    }
+    let (uid, gid) = match run_as.split_once(':') {
+        Some((uid, gid)) => (uid, Some(gid.parse::<u32>().map_err(|_| unknown())?)),
+        None => (run_as, None),
+    };
+    let uid = uid.parse::<u32>().map_err(|_| unknown())?;
+    if uid == u32::MAX || gid == Some(u32::MAX) {
+        return Err(unknown());
+    }
+    let entry = accounts.by_uid(uid);
+    Ok(match (entry, gid) {
+        (Some(user), None) => user,
+        (Some(user), Some(gid)) => User { gid, ..user },
+        (None, gid) => User {
+            uid,
+            gid: gid.unwrap_or(uid),
+            groups: Vec::new(),
+            home: None,
+        },
+    })
+}
+
+fn proxy_user(accounts: &Accounts) -> Result<Unprivileged, Failure> {
+    let missing = |cause| {
+        Failure::setup(
+            "find the proxy's user",
+            cause,
+            "add `sandbox-proxy` to the image, see images/README.md",
+        )
+    };
+    let user = accounts
+        .by_name(PROXY_USER)
+        .ok_or_else(|| missing("no user `sandbox-proxy` in the image"))?;
+    let bare = User {
+        groups: Vec::new(),
+        ..user
+    };
+    Unprivileged::new(bare).ok_or_else(|| missing("`sandbox-proxy` is root in the image"))
+}
+
+const RUN_AS: &str = "SANDBOX_RUN_AS";
+const PROXY_USER: &str = "sandbox-proxy";
+const NAME_A_USER: &str = "name an unprivileged user of the image, such as `sandbox`";
+const OVERFLOW_UID: u32 = 65534;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accounts() -> Accounts {
+        Accounts::of(
+            "root:x:0:0::/root:\ntoor:x:0:0::/root:\nsandbox:x:1000:1000::/home/sandbox:\nsandbox-proxy:x:990:990::/:\n",
+            "docker:x:5:sandbox,sandbox-proxy\n",
+        )
+    }
+
+    #[test]
+    fn a_guest_that_would_be_root_or_the_proxy_is_refused() {
+        for run_as in [
+            None,
+            Some("root"),
+            Some("toor"),
+            Some("0"),
+            Some("0:1000"),
+            Some("sandbox-proxy"),
+            Some("990"),
+        ] {
+            assert!(
+                Identities::resolve(run_as, &accounts(), false).is_err(),
+                "{run_as:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_user_is_refused() {
+        for run_as in [
+            "nosuch",
+            "",
+            "-1",
+            "1000:x",
+            "1000:",
+            "4294967295",
+            "4294967296",
+            "1 000",
+        ] {
+            let refused = Identities::resolve(Some(run_as), &accounts(), false);
+            assert!(matches!(refused, Err(Failure::Config { .. })), "{run_as:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_need_no_entry_and_use_one_where_it_exists() {
+        for (run_as, uid, gid, groups) in [
+            ("sandbox", 1000, 1000, vec![5]),
+            ("1000", 1000, 1000, vec![5]),
+            ("1000:7", 1000, 7, vec![5]),
+            ("4242", 4242, 4242, vec![]),
+            ("4242:8", 4242, 8, vec![]),
+        ] {
+            let guest = Identities::resolve(Some(run_as), &accounts(), false)
+                .unwrap()
+                .guest;
+            let user = guest.user();
+            assert_eq!(
+                (user.uid, user.gid, &user.groups),
+                (uid, gid, &groups),
+                "{run_as}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_overflow_user_is_refused_only_where_it_stands_for_root() {
+        assert!(Identities::resolve(Some("65534"), &accounts(), true).is_err());
+        assert!(Identities::resolve(Some("65534"), &accounts(), false).is_ok());
+    }
+
+    #[test]
+    fn the_proxy_is_in_no_group_but_its_own() {
+        let proxy = Identities::resolve(Some("sandbox"), &accounts(), false)
+            .unwrap()
+            .proxy;
+        assert_eq!(proxy.user().groups, Vec::<u32>::new());
+    }
+
+    #[test]
+    fn an_image_without_the_proxy_user_is_refused() {
+        let refused = Identities::resolve(Some("1000"), &Accounts::default(), false);
+        assert!(matches!(refused, Err(Failure::Setup { .. })));
+    }
+}

@@ -1,0 +1,138 @@
+//! The sockets that the proxy serves, bound before it exists and kept while it may be restarted:
+//! nobody else can take their ports.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use report::link::Ingress;
+
+use crate::failure::Failure;
+
+/// Listening sockets, by kind.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    explicit: Vec<TcpListener>,
+    redirect4: TcpListener,
+    redirect6: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// Binds all of them on loopback: `port` for clients that know of the proxy, ports of the
+    /// kernel's choice for connections that are redirected.
+    pub(crate) fn bind(port: u16) -> Result<Self, Failure> {
+        let v4 = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        let mut explicit = vec![listen(v4, port)?];
+        explicit.extend(if_family_exists(listen(v6, port))?);
+        Ok(Self {
+            explicit,
+            redirect4: listen(v4, 0)?,
+            redirect6: if_family_exists(listen(v6, 0))?,
+        }
+        .with_deep_backlog())
+    }
+
+    /// Where nftables sends IPv4.
+    pub(crate) fn redirect4(&self) -> u16 {
+        self.redirect4
+            .local_addr()
+            .map_or(0, |address| address.port())
+    }
+
+    /// Where nftables sends IPv6, where there is any.
+    pub(crate) fn redirect6(&self) -> Option<u16> {
+        Some(self.redirect6.as_ref()?.local_addr().ok()?.port())
+    }
+
+    /// Every socket with its kind, in the order in which they are handed over.
+    pub(crate) fn all(&self) -> Vec<(Ingress, BorrowedFd<'_>)> {
+        let explicit = self
+            .explicit
+            .iter()
+            .map(|socket| (Ingress::Explicit, socket.as_fd()));
+        let redirect = [Some(&self.redirect4), self.redirect6.as_ref()];
+        let redirect = redirect
+            .into_iter()
+            .flatten()
+            .map(|socket| (Ingress::Redirect, socket.as_fd()));
+        explicit.chain(redirect).collect()
+    }
+
+    /// What arrives while the proxy is being restarted waits, instead of being refused.
+    fn with_deep_backlog(self) -> Self {
+        for (_, socket) in self.all() {
+            // Listening again only changes the backlog (listen(2)); with the old one it works too.
+            let _ = rustix::net::listen(socket, BACKLOG);
+        }
+        self
+    }
+}
+
+/// Refusals name the address, so that the port to change is known.
+fn listen(address: IpAddr, port: u16) -> Result<TcpListener, Refusal> {
+    let address = SocketAddr::new(address, port);
+    TcpListener::bind(address).map_err(|error| Refusal { address, error })
+}
+
+struct Refusal {
+    address: SocketAddr,
+    error: io::Error,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { address, error } = refusal;
+        let cause = format!("{address}: {error}");
+        Self::setup("listen", cause, "choose another SANDBOX_PROXY_PORT")
+    }
+}
+
+fn if_family_exists(result: Result<TcpListener, Refusal>) -> Result<Option<TcpListener>, Refusal> {
+    let absent = [
+        rustix::io::Errno::ADDRNOTAVAIL,
+        rustix::io::Errno::AFNOSUPPORT,
+    ];
+    match result {
+        Ok(listener) => Ok(Some(listener)),
+        Err(refusal)
+            if refusal
+                .error
+                .raw_os_error()
+                .is_some_and(|code| absent.iter().any(|errno| errno.raw_os_error() == code)) =>
+        {
+            Ok(None)
+        }
+        Err(refusal) => Err(refusal),
+    }
+}
+
+const BACKLOG: i32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_is_named() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let line = Listeners::bind(port).unwrap_err().one_line();
+        assert!(line.contains(&format!("127.0.0.1:{port}")), "{line}");
+        assert!(line.contains("SANDBOX_PROXY_PORT"), "{line}");
+    }
+
+    #[test]
+    fn every_listener_is_of_loopback_alone() {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let listeners = Listeners::bind(port).unwrap();
+        let sockets = listeners.explicit.iter().chain([&listeners.redirect4]);
+        for socket in sockets.chain(&listeners.redirect6) {
+            assert!(socket.local_addr().unwrap().ip().is_loopback());
+        }
+    }
+}

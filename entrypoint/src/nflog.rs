@@ -1,0 +1,234 @@
+//! Reads the heads of refused packets from NFLOG: what the counters counted, and where it was going.
+
+use std::{io, net::IpAddr, time::Duration};
+
+use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_netfilter::{
+    NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+    nflog::{ConfigCmd, ConfigFlags, ConfigMode, PacketNla, Timeout, ULogMessage, config_request},
+};
+use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
+use policy::DenyReason;
+use report::{Target, Transport};
+
+use crate::{firewall::LOG_GROUP, readiness::Readiness};
+
+/// One refused packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusedPacket {
+    /// Where it was going; for a refused ingress, the port that was dialled and who dialled.
+    pub(crate) target: Target,
+    /// What carried it.
+    pub(crate) proto: Transport,
+    /// Which rule refused it.
+    pub(crate) reason: DenyReason,
+}
+
+/// The bound log group. Bound while there is `NET_ADMIN`, it goes on delivering without.
+pub(crate) struct NfLog {
+    socket: Socket,
+    readiness: Readiness,
+    buffer: Vec<u8>,
+}
+
+impl NfLog {
+    /// Binds the group that the ruleset logs to.
+    pub(crate) fn bind() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        socket.bind_auto()?;
+        // A container may have less than this; what is lost then is counted as unsampled.
+        socket.set_rx_buf_sz::<u32>(RECEIVE_BUFFER)?;
+        let configuration = vec![
+            ConfigCmd::Bind.into(),
+            ConfigMode::new_packet(PACKET_HEAD).into(),
+            ConfigFlags::empty().into(),
+            Timeout::from(FLUSH_AFTER).into(),
+        ];
+        request(&socket, configuration)?;
+        socket.set_non_blocking(true)?;
+        let readiness = Readiness::of(&socket)?;
+        Ok(Self {
+            socket,
+            readiness,
+            buffer: vec![0; DATAGRAM],
+        })
+    }
+
+    /// Waits for refused packets. None at all are returned where the kernel had to throw some away:
+    /// the counters still have them, and what they have more is reported as unsampled.
+    pub(crate) async fn read(&mut self) -> io::Result<Vec<RefusedPacket>> {
+        let Self {
+            socket,
+            readiness,
+            buffer,
+        } = self;
+        match readiness
+            .read(|| socket.recv(&mut &mut buffer[..], 0))
+            .await
+        {
+            Ok(length) => Ok(packets(buffer.get(..length).unwrap_or_default())),
+            Err(error) if error.raw_os_error() == Some(ENOBUFS) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes what is there without waiting, for the end of a run.
+    pub(crate) fn drain(&mut self) -> Vec<RefusedPacket> {
+        let mut all = Vec::new();
+        while let Ok(length) = self.socket.recv(&mut &mut self.buffer[..], 0) {
+            all.extend(packets(self.buffer.get(..length).unwrap_or_default()));
+        }
+        all
+    }
+}
+
+/// Sends one configuration request and reads the kernel's answer.
+fn request(
+    socket: &Socket,
+    configuration: Vec<netlink_packet_netfilter::nflog::ConfigNla>,
+) -> io::Result<()> {
+    let message = config_request(NetfilterProtoFamily::Unspec, LOG_GROUP, configuration);
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    socket.send(&bytes, 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    match NetlinkMessage::<NetfilterMessage>::deserialize(&answer).map(|m| m.payload) {
+        Ok(NetlinkPayload::Error(error)) if error.code.is_none() => Ok(()),
+        Ok(NetlinkPayload::Error(error)) => Err(error.to_io()),
+        Ok(_) | Err(_) => Err(io::Error::from(io::ErrorKind::InvalidData)),
+    }
+}
+
+/// Every packet of a datagram; messages are aligned to four bytes (netlink(7)).
+fn packets(mut bytes: &[u8]) -> Vec<RefusedPacket> {
+    let mut found = Vec::new();
+    while let Ok(message) = NetlinkMessage::<NetfilterMessage>::deserialize(bytes) {
+        let length = usize::try_from(message.header.length).unwrap_or(usize::MAX);
+        if let NetlinkPayload::InnerMessage(inner) = message.payload
+            && let NetfilterMessageInner::ULog(ULogMessage::Packet(attributes)) = inner.inner
+        {
+            found.extend(refused(&attributes));
+        }
+        match bytes.get(length.next_multiple_of(4)..) {
+            Some(rest) if length > 0 => bytes = rest,
+            _ => break,
+        }
+    }
+    found
+}
+
+fn refused(attributes: &[PacketNla]) -> Option<RefusedPacket> {
+    let prefix = attributes.iter().find_map(|attribute| match attribute {
+        PacketNla::Prefix(prefix) => prefix.to_str().ok(),
+        _ => None,
+    })?;
+    let reason = prefix.parse().ok()?;
+    let head = attributes.iter().find_map(|attribute| match attribute {
+        PacketNla::Payload(payload) => Some(payload.as_slice()),
+        _ => None,
+    })?;
+    let (target, proto) = target(head, reason);
+    Some(RefusedPacket {
+        target,
+        proto,
+        reason,
+    })
+}
+
+/// Reads as much of a cut packet as there is. A fragment has no ports but still an address.
+fn target(head: &[u8], reason: DenyReason) -> (Target, Transport) {
+    let Ok(packet) = LaxSlicedPacket::from_ip(head) else {
+        return (Target::default(), Transport::Other);
+    };
+    let ends: Option<(IpAddr, IpAddr)> = packet.net.as_ref().and_then(|net| match net {
+        LaxNetSlice::Ipv4(ip) => Some((
+            ip.header().source_addr().into(),
+            ip.header().destination_addr().into(),
+        )),
+        LaxNetSlice::Ipv6(ip) => Some((
+            ip.header().source_addr().into(),
+            ip.header().destination_addr().into(),
+        )),
+        LaxNetSlice::Arp(_) => None,
+    });
+    let (port, proto) = match &packet.transport {
+        Some(TransportSlice::Tcp(tcp)) => (Some(tcp.destination_port()), Transport::Tcp),
+        Some(TransportSlice::Udp(udp)) => (Some(udp.destination_port()), Transport::Udp),
+        Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_)) => (None, Transport::Icmp),
+        Some(TransportSlice::Igmp(_)) | None => (None, Transport::Other),
+    };
+    let address = ends.map(|(source, destination)| match reason {
+        DenyReason::Ingress => source,
+        _ => destination,
+    });
+    (
+        Target {
+            host: None,
+            address,
+            port,
+        },
+        proto,
+    )
+}
+
+const PACKET_HEAD: u32 = 128;
+const RECEIVE_BUFFER: u32 = 8 * 1024 * 1024;
+const DATAGRAM: usize = 128 * 1024;
+const FLUSH_AFTER: Duration = Duration::from_millis(10);
+const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
+
+#[cfg(test)]
+mod tests {
+    use etherparse::PacketBuilder;
+
+    use super::*;
+
+    fn head(builder: etherparse::PacketBuilderStep<etherparse::UdpHeader>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        builder.write(&mut bytes, &[0; 64]).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn a_refused_packet_tells_where_it_was_going() {
+        let v4 = head(PacketBuilder::ipv4([10, 0, 0, 2], [192, 0, 2, 9], 64).udp(4000, 443));
+        let (to, proto) = target(&v4, DenyReason::Quic);
+        assert_eq!(
+            (to.address, to.port),
+            (Some([192, 0, 2, 9].into()), Some(443))
+        );
+        assert_eq!(proto, Transport::Udp);
+        let v6 = head(PacketBuilder::ipv6([1; 16], [2; 16], 64).udp(4000, 53));
+        assert_eq!(
+            target(&v6, DenyReason::Packet).0.address,
+            Some([2; 16].into())
+        );
+    }
+
+    #[test]
+    fn a_refused_caller_is_named_by_where_it_came_from() {
+        let v4 = head(PacketBuilder::ipv4([192, 0, 2, 9], [10, 0, 0, 2], 64).udp(4000, 80));
+        let (from, _) = target(&v4, DenyReason::Ingress);
+        assert_eq!(
+            (from.address, from.port),
+            (Some([192, 0, 2, 9].into()), Some(80))
+        );
+    }
+
+    #[test]
+    fn a_packet_cut_anywhere_is_still_counted() {
+        let whole = head(PacketBuilder::ipv4([10, 0, 0, 2], [192, 0, 2, 9], 64).udp(4000, 443));
+        for end in 0..whole.len() {
+            let (to, _) = target(&whole[..end], DenyReason::Packet);
+            assert_eq!(to.address.is_some(), end >= 20, "{end}");
+        }
+    }
+
+    #[test]
+    fn rubbish_from_the_socket_is_no_packet() {
+        for bytes in [&[][..], &[0; 3], &[0; 64], &[0xff; 200]] {
+            assert_eq!(packets(bytes), Vec::new());
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What is to be reported, kept until the host has stored it.
+//!
+//! Counts never wait for a reader: what is counted goes into a bounded ledger first, and becomes a
+//! numbered message when the window to the host has room. A collector that stalls costs detail.
+
+use std::collections::VecDeque;
+
+use report::{Allowed, Body, Bye, Denied, Ledger, MAX_FRAME, Message, RunClock, Totals, encode};
+
+/// Reports on their way to the host, and the totals of all there ever were.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    clock: RunClock,
+    last_seq: u64,
+    totals: Totals,
+    pending: Ledger,
+    /// Messages that the host has not acknowledged, oldest first.
+    unacknowledged: VecDeque<Frame>,
+    /// How many of them are written whole.
+    written: usize,
+    /// How much of the next one is.
+    offset: usize,
+    window: usize,
+}
+
+#[derive(Debug)]
+struct Frame {
+    seq: u64,
+    bytes: Vec<u8>,
+}
+
+impl Outbox {
+    /// An empty outbox on the run's time axis.
+    pub(crate) fn new(clock: RunClock) -> Self {
+        Self {
+            clock,
+            last_seq: 0,
+            totals: Totals::default(),
+            pending: Ledger::new(PENDING_KEYS),
+            unacknowledged: VecDeque::new(),
+            written: 0,
+            offset: 0,
+            window: 0,
+        }
+    }
+
+    /// The run's time axis.
+    pub(crate) const fn clock(&self) -> RunClock {
+        self.clock
+    }
+
+    /// Everything that was counted so far.
+    pub(crate) const fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Counts refused attempts.
+    pub(crate) fn deny(&mut self, denied: Denied) {
+        self.totals.deny(&denied);
+        self.pending.deny(denied);
+    }
+
+    /// Counts attempts that were let through.
+    pub(crate) fn allow(&mut self, allowed: Allowed) {
+        self.totals.allow(&allowed);
+        self.pending.allow(allowed);
+    }
+
+    /// Says of how many refused packets no target is known.
+    pub(crate) fn leave_unsampled(&mut self, packets: u64) {
+        self.totals.unsampled = self.totals.unsampled.saturating_add(packets);
+    }
+
+    /// Whether there is something that no message carries yet.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Turns what is pending into messages while the window has room.
+    pub(crate) fn flush(&mut self) {
+        while self.window < WINDOW && self.flush_one() {}
+    }
+
+    /// Turns all that is pending into messages: the end of a run waits for no window, and what the
+    /// ledger can hold is bounded.
+    pub(crate) fn flush_all(&mut self) {
+        while self.flush_one() {}
+    }
+
+    fn flush_one(&mut self) -> bool {
+        if let Some(denied) = self.pending.pop_denied() {
+            self.push(Body::Denied(denied));
+        } else if let Some(allowed) = self.pending.pop_allowed() {
+            self.push(Body::Allowed(allowed));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Adds a message.
+    pub(crate) fn push(&mut self, body: Body) {
+        let message = Message {
+            body,
+            seq: self.last_seq + 1,
+            t: self.clock.elapsed_ms(),
+        };
+        match encode(&message, MAX_FRAME) {
+            Ok(bytes) => {
+                self.last_seq += 1;
+                self.window += bytes.len();
+                self.unacknowledged.push_back(Frame {
+                    seq: self.last_seq,
+                    bytes,
+                });
+            }
+            // No message can grow so long: its texts are `Printable` and its lists short. If one
+            // does, its number is not used, so that the host sees the totals disagree.
+            Err(_unsendable) => {}
+        }
+    }
+
+    /// Adds the heartbeat, unless the host does not even read what there is.
+    pub(crate) fn push_totals(&mut self) {
+        if self.window < WINDOW {
+            self.push(Body::Totals(self.totals.clone()));
+        }
+    }
+
+    /// Adds the last message.
+    pub(crate) fn push_bye(&mut self) {
+        let bye = Bye {
+            last_seq: self.last_seq + 1,
+            totals: self.totals.clone(),
+        };
+        self.push(Body::Bye(bye));
+    }
+
+    /// The bytes to write next.
+    pub(crate) fn next_bytes(&self) -> Option<&[u8]> {
+        self.unacknowledged
+            .get(self.written)?
+            .bytes
+            .get(self.offset..)
+    }
+
+    /// Takes note that `count` of them are written.
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.offset += count;
+        if self
+            .unacknowledged
+            .get(self.written)
+            .is_some_and(|frame| self.offset >= frame.bytes.len())
+        {
+            self.written += 1;
+            self.offset = 0;
+        }
+    }
+
+    /// Forgets what the host has stored.
+    pub(crate) fn acknowledge(&mut self, seq: u64) {
+        // Only what was written can have been stored, whatever the peer claims.
+        while self.written > 0
+            && self
+                .unacknowledged
+                .front()
+                .is_some_and(|frame| frame.seq <= seq)
+        {
+            if let Some(frame) = self.unacknowledged.pop_front() {
+                self.window -= frame.bytes.len();
+                self.written -= 1;
+            }
+        }
+    }
+
+    /// Whether the host has stored everything.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.unacknowledged.is_empty()
+    }
+}
+
+/// Unacknowledged bytes beyond which what is counted stays in the ledger.
+const WINDOW: usize = 1024 * 1024;
+const PENDING_KEYS: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use policy::DenyReason;
+    use report::{Printable, Target, Transport};
+
+    use super::*;
+
+    fn denied(host: u32) -> Denied {
+        Denied {
+            target: Target {
+                host: Some(Printable::new(&host.to_string())),
+                ..Target::default()
+            },
+            proto: Transport::Tcp,
+            reason: DenyReason::NotAllowed,
+            count: 1,
+            first: 0,
+            last: 0,
+        }
+    }
+
+    fn outbox() -> Outbox {
+        Outbox::new(RunClock::start())
+    }
+
+    fn read_all(outbox: &mut Outbox) -> Vec<Message> {
+        let mut messages = Vec::new();
+        while let Some(bytes) = outbox.next_bytes() {
+            let bytes = bytes.to_vec();
+            messages.push(serde_json::from_slice(&bytes).unwrap());
+            outbox.advance(bytes.len());
+        }
+        messages
+    }
+
+    #[test]
+    fn sequence_numbers_are_contiguous_from_one() {
+        let mut outbox = outbox();
+        for host in 0..5 {
+            outbox.deny(denied(host));
+        }
+        outbox.flush();
+        outbox.push_bye();
+        let seqs: Vec<_> = read_all(&mut outbox).iter().map(|m| m.seq).collect();
+        assert_eq!(seqs, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_host_that_stalls_costs_detail_and_no_count() {
+        let mut outbox = outbox();
+        for host in 0..100_000 {
+            outbox.deny(denied(host));
+            outbox.flush();
+        }
+        assert!(outbox.window <= WINDOW + MAX_FRAME, "{}", outbox.window);
+        outbox.flush_all();
+        outbox.push_bye();
+        let counted: u64 = read_all(&mut outbox)
+            .iter()
+            .map(|message| match &message.body {
+                Body::Denied(denied) => denied.count,
+                _ => 0,
+            })
+            .sum();
+        assert_eq!(counted, 100_000);
+        assert_eq!(outbox.totals().denied[&DenyReason::NotAllowed], 100_000);
+    }
+
+    #[test]
+    fn a_message_written_in_pieces_is_whole() {
+        let mut outbox = outbox();
+        outbox.push_bye();
+        let mut bytes = Vec::new();
+        while let Some(rest) = outbox.next_bytes() {
+            bytes.extend(rest.iter().take(7));
+            outbox.advance(rest.len().min(7));
+        }
+        assert!(serde_json::from_slice::<Message>(&bytes).is_ok());
+    }
+
+    #[test]
+    fn only_what_was_written_can_be_acknowledged() {
+        let mut outbox = outbox();
+        outbox.push_bye();
+        outbox.acknowledge(99);
+        assert!(!outbox.is_settled());
+        read_all(&mut outbox);
+        outbox.acknowledge(1);
+        assert!(outbox.is_settled());
+    }
+}

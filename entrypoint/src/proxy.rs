@@ -1,0 +1,213 @@
+//! The proxy as a child of PID 1: started without privileges, told everything over one socket.
+
+use std::{
+    io::{self, IoSlice, Write as _},
+    mem::MaybeUninit,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use report::{
+    FrameReader, Printable, encode,
+    link::{self, FromProxy, Start, ToProxy},
+};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::{failure::Failure, identity::Unprivileged, launch::Launch, listeners::Listeners};
+
+/// A proxy that serves.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    /// Its process.
+    pub(crate) pid: i32,
+    /// What it had to do without.
+    pub(crate) degradations: Vec<Printable>,
+    stream: tokio::net::UnixStream,
+    reader: FrameReader,
+}
+
+impl Proxy {
+    /// Starts the proxy and waits until it serves, without polling: it says so.
+    ///
+    /// Must be called within the runtime.
+    pub(crate) fn start(
+        identity: &Unprivileged,
+        listeners: &Listeners,
+        start: &Start,
+    ) -> Result<Self, Failure> {
+        let fail = |error: io::Error| {
+            Failure::setup(STEP, error, "check the image's sandbox-egress-proxy")
+        };
+        let (ours, theirs) = UnixStream::pair().map_err(fail)?;
+        let child = Launch::unprivileged(identity.user())
+            .spawn(
+                Command::new(executable()?)
+                    .env_clear()
+                    .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null()),
+            )
+            .map_err(fail)?;
+        hand_over(&ours, listeners).map_err(fail)?;
+        let message = encode(&ToProxy::Start(Box::new(start.clone())), link::MAX_FRAME);
+        (&ours)
+            .write_all(&message.map_err(io::Error::other).map_err(fail)?)
+            .map_err(fail)?;
+        let mut reader = FrameReader::new(link::MAX_FRAME);
+        let degradations = match first_answer(&ours, &mut reader).map_err(fail)? {
+            FromProxy::Ready { degradations, .. } => degradations,
+            FromProxy::Failed { detail } => return Err(fail(io::Error::other(detail.to_string()))),
+            FromProxy::Denied(_) | FromProxy::Allowed(_) | FromProxy::Drained => {
+                return Err(fail(io::Error::other("it spoke before it was ready")));
+            }
+        };
+        ours.set_nonblocking(true).map_err(fail)?;
+        Ok(Self {
+            pid: child.id().cast_signed(),
+            degradations,
+            stream: tokio::net::UnixStream::from_std(ours).map_err(fail)?,
+            reader,
+        })
+    }
+
+    /// The proxy's next message.
+    ///
+    /// # Errors
+    /// When it is gone, or no longer makes sense, which is the same to its parent.
+    pub(crate) async fn next(&mut self) -> io::Result<FromProxy> {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            if let Some(message) = parse(&mut self.reader)? {
+                return Ok(message);
+            }
+            self.stream.readable().await?;
+            match self.stream.try_read(&mut buffer) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.reader.push(buffer.get(..count).unwrap_or_default()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Asks it to end its relays and to report what they carried.
+    pub(crate) fn drain(&self) -> io::Result<()> {
+        let line = encode(&ToProxy::Drain, link::MAX_FRAME).map_err(io::Error::other)?;
+        // A few bytes into an empty socket: it takes them whole, or its owner is gone.
+        self.stream.try_write(&line).map(drop)
+    }
+}
+
+/// The descriptors go with the first byte of the message that says what they are.
+fn hand_over(stream: &UnixStream, listeners: &Listeners) -> io::Result<()> {
+    let (kinds, sockets): (Vec<_>, Vec<_>) = listeners.all().into_iter().unzip();
+    let line = encode(&ToProxy::Listeners { kinds }, link::MAX_FRAME).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&sockets)) {
+        return Err(io::Error::other("more listeners than a message carries"));
+    }
+    let sent = sendmsg(
+        stream,
+        &[IoSlice::new(&line)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    let mut stream = stream;
+    stream.write_all(line.get(sent..).unwrap_or_default())
+}
+
+fn first_answer(mut stream: &UnixStream, reader: &mut FrameReader) -> io::Result<FromProxy> {
+    use std::io::Read as _;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut buffer = [0; 4096];
+    loop {
+        if let Some(message) = parse(reader)? {
+            return Ok(message);
+        }
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::Error::other("it ended without a word")),
+            Ok(count) => reader.push(buffer.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::Error::other("it was not ready within 5 s"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn parse(reader: &mut FrameReader) -> io::Result<Option<FromProxy>> {
+    let line = reader.next_line().map_err(io::Error::other)?;
+    line.map(serde_json::from_slice)
+        .transpose()
+        .map_err(io::Error::from)
+}
+
+/// Beside PID 1's own executable: wherever an image puts the two, they are put together.
+fn executable() -> Result<PathBuf, Failure> {
+    let own = std::env::current_exe().map_err(Failure::system(STEP))?;
+    let path = own.with_file_name(NAME);
+    if path.is_file() {
+        return Ok(path);
+    }
+    let cause = format!("no {} in the image", path.display());
+    Err(Failure::setup(
+        STEP,
+        cause,
+        "copy it from the layer image, see images/README.md",
+    ))
+}
+
+const NAME: &str = "sandbox-egress-proxy";
+const STEP: &str = "start the proxy";
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+    use super::*;
+
+    #[test]
+    fn the_listeners_arrive_with_the_message_that_names_them() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let listeners = Listeners::bind(port).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        hand_over(&ours, &listeners).unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut bytes = [0; 512];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = recvmsg(
+            &theirs,
+            &mut [io::IoSliceMut::new(&mut bytes)],
+            &mut ancillary,
+            flags,
+        )
+        .unwrap();
+        let message: ToProxy = serde_json::from_slice(&bytes[..received.bytes]).unwrap();
+        let ToProxy::Listeners { kinds } = message else {
+            panic!("{message:?}")
+        };
+        let count: usize = ancillary
+            .drain()
+            .map(|message| match message {
+                RecvAncillaryMessage::ScmRights(sockets) => sockets.count(),
+                _ => 0,
+            })
+            .sum();
+        assert_eq!(count, kinds.len());
+        assert!(kinds.contains(&link::Ingress::Redirect));
+    }
+
+    #[test]
+    fn a_proxy_that_ends_at_once_is_no_proxy() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        assert!(first_answer(&ours, &mut FrameReader::new(100)).is_err());
+    }
+}

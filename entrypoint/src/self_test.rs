@@ -1,0 +1,330 @@
+//! Proves the rules from the guest's side before there is a guest, without any host outside.
+//!
+//! The probes run in a process of their own, as the guest's user: what it cannot reach, the guest
+//! cannot. That a probe was refused is not enough, it must also have been counted.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket},
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use policy::{Decision, Destination, Host, Policy};
+use report::{Printable, ProbeResult};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::{failure::Failure, identity::Unprivileged, launch::Launch};
+
+/// The name by which PID 1 starts itself to run the probes.
+pub(crate) const VERB: &str = "sandbox-self-test";
+
+/// The name that the proxy is asked for. Reserved (RFC 6761), so that no list can mean it.
+pub(crate) const UNLISTED_NAME: &str = "self-test.invalid";
+
+/// What to try.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Probes {
+    tcp: Vec<SocketAddr>,
+    udp: Vec<SocketAddr>,
+    dns: Vec<SocketAddr>,
+    proxy: SocketAddr,
+}
+
+impl Probes {
+    /// Chooses addresses that the list does not name and ports that are not redirected.
+    pub(crate) fn choose(
+        policy: &Policy,
+        resolvers: &[IpAddr],
+        ipv6: bool,
+        proxy_port: u16,
+    ) -> Self {
+        let redirected = policy.stream_ports();
+        let v4 = UNLISTED4.iter().map(|&ip| IpAddr::V4(ip));
+        let v6 = UNLISTED6.iter().map(|&ip| IpAddr::V6(ip)).filter(|_| ipv6);
+        let target = |addresses: &mut dyn Iterator<Item = IpAddr>, ports: &[u16]| {
+            addresses
+                .filter(|ip| !resolvers.contains(ip))
+                .find_map(|ip| {
+                    let free = ports.iter().filter(|port| !redirected.contains(port));
+                    free.map(|&port| SocketAddr::new(ip, port))
+                        .find(|&to| is_unlisted(policy, to))
+                })
+        };
+        let both = |ports: &[u16]| -> Vec<SocketAddr> {
+            let found = [
+                target(&mut v4.clone(), ports),
+                target(&mut v6.clone(), ports),
+            ];
+            found.into_iter().flatten().collect()
+        };
+        Self {
+            tcp: both(&UNUSED_PORTS),
+            udp: both(&UNUSED_PORTS),
+            dns: both(&[53]),
+            proxy: SocketAddr::from((Ipv4Addr::LOCALHOST, proxy_port)),
+        }
+    }
+
+    /// Runs the probes as `guest` and judges them. `Ok` is proof; how many of them reached the
+    /// rules, and so must have been counted, is given with it.
+    pub(crate) fn run_as(&self, guest: &Unprivileged) -> Result<Proof, Failure> {
+        let fail = |cause: String| {
+            Failure::setup(
+                STEP,
+                cause,
+                "do not run this guest; report this as a defect",
+            )
+        };
+        let plan = serde_json::to_string(self).map_err(|error| fail(error.to_string()))?;
+        let own = std::env::current_exe().map_err(|error| fail(error.to_string()))?;
+        let mut command = Command::new(own);
+        {
+            use std::os::unix::process::CommandExt as _;
+            command.arg0(VERB);
+        }
+        command
+            .arg(plan)
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let child = Launch::unprivileged(guest.user())
+            .spawn(&mut command)
+            .map_err(|error| fail(error.to_string()))?;
+        let output = child
+            .wait_with_output()
+            .map_err(|error| fail(error.to_string()))?;
+        let outcomes: Vec<(String, Outcome)> = serde_json::from_slice(&output.stdout)
+            .map_err(|error| fail(format!("the probes gave no result: {error}")))?;
+        Proof::judge(outcomes).map_err(fail)
+    }
+
+    /// Tries everything. This is the other process.
+    fn attempt(&self) -> Vec<(String, Outcome)> {
+        let named =
+            |kind: &str, to: &SocketAddr| format!("{kind}{}", if to.is_ipv4() { 4 } else { 6 });
+        let tcp = self
+            .tcp
+            .iter()
+            .map(|to| (named("tcp", to), attempt_tcp(*to)));
+        let udp = self
+            .udp
+            .iter()
+            .map(|to| (named("udp", to), attempt_udp(*to)));
+        let dns = self
+            .dns
+            .iter()
+            .map(|to| (named("dns", to), attempt_udp(*to)));
+        let connect = std::iter::once(("connect".to_owned(), attempt_connect(self.proxy)));
+        tcp.chain(udp).chain(dns).chain(connect).collect()
+    }
+}
+
+/// The rules held against every probe.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    /// What was tried and how it went.
+    pub(crate) results: Vec<ProbeResult>,
+    /// How many of the probes were packets that the rules refused.
+    pub(crate) refused_packets: u64,
+}
+
+impl Proof {
+    fn judge(outcomes: Vec<(String, Outcome)>) -> Result<Self, String> {
+        let mut results = Vec::new();
+        let mut refused_packets = 0;
+        for (name, outcome) in outcomes {
+            let shown = match &outcome {
+                Outcome::Refused => "refused",
+                Outcome::Unroutable => "unroutable",
+                Outcome::NotRefused(what) => {
+                    return Err(format!("probe {name} was not refused: {what}"));
+                }
+            };
+            if outcome == Outcome::Refused && name != "connect" {
+                refused_packets += 1;
+            }
+            results.push(ProbeResult {
+                name: Printable::new(&name),
+                outcome: Printable::new(shown),
+            });
+        }
+        if results
+            .iter()
+            .any(|result| result.name.as_str() == "connect")
+        {
+            Ok(Self {
+                results,
+                refused_packets,
+            })
+        } else {
+            Err("the proxy was not tried".to_owned())
+        }
+    }
+}
+
+/// How a probe went.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Outcome {
+    /// The rules, or the proxy, said no at once.
+    Refused,
+    /// No route leads there, so that no rule was needed.
+    Unroutable,
+    /// It got through, or hung.
+    NotRefused(String),
+}
+
+/// Runs the probes that the argument describes and prints how they went.
+pub(crate) fn attempt_all(plan: &str) -> io::Result<()> {
+    let probes: Probes = serde_json::from_str(plan)?;
+    serde_json::to_writer(io::stdout(), &probes.attempt())?;
+    Ok(())
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it dials what must be refused, so there is no permit"
+)]
+fn attempt_tcp(to: SocketAddr) -> Outcome {
+    match TcpStream::connect_timeout(&to, PATIENCE) {
+        Ok(_) => Outcome::NotRefused(format!("connected to {to}")),
+        Err(error) => judge_error(&error),
+    }
+}
+
+fn attempt_udp(to: SocketAddr) -> Outcome {
+    let any: IpAddr = if to.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        Ipv6Addr::UNSPECIFIED.into()
+    };
+    let exchange = || -> io::Result<usize> {
+        let socket = UdpSocket::bind((any, 0))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.connect(to)?;
+        socket.send(&[0; 12])?;
+        socket.recv(&mut [0; 512])
+    };
+    match exchange() {
+        Ok(_) => Outcome::NotRefused(format!("{to} answered")),
+        Err(error) => judge_error(&error),
+    }
+}
+
+fn attempt_connect(proxy: SocketAddr) -> Outcome {
+    let exchange = || -> io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&proxy, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let request =
+            format!("CONNECT {UNLISTED_NAME}:443 HTTP/1.1\r\nHost: {UNLISTED_NAME}:443\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    };
+    match exchange() {
+        Ok(answer) if answer == "HTTP/1.1 403" => Outcome::Refused,
+        Ok(answer) => Outcome::NotRefused(format!("the proxy said `{answer}`")),
+        Err(error) => Outcome::NotRefused(format!("the proxy did not answer: {error}")),
+    }
+}
+
+/// What the kernel says to a refused packet depends on the protocol: a reset for TCP, and for the
+/// rest the verdict itself or the ICMP error.
+fn judge_error(error: &io::Error) -> Outcome {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    match errno {
+        Some(Errno::CONNREFUSED | Errno::PERM | Errno::ACCESS | Errno::HOSTUNREACH) => {
+            Outcome::Refused
+        }
+        Some(Errno::NETUNREACH | Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => Outcome::Unroutable,
+        _ => Outcome::NotRefused(error.to_string()),
+    }
+}
+
+fn is_unlisted(policy: &Policy, to: SocketAddr) -> bool {
+    let destination = Destination {
+        host: Host::Address(to.ip()),
+        port: to.port(),
+    };
+    matches!(policy.decide(&destination), Decision::Deny(_))
+}
+
+const STEP: &str = "self-test";
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Discard, daytime, chargen, …: none that anybody lists by chance.
+const UNUSED_PORTS: [u16; 4] = [9, 13, 19, 1];
+/// Documentation ranges (RFC 5737, RFC 3849): nobody is there, should the rules not hold.
+const UNLISTED4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(192, 0, 2, 1),
+    Ipv4Addr::new(198, 51, 100, 1),
+    Ipv4Addr::new(203, 0, 113, 1),
+];
+const UNLISTED6: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choose(list: &str, resolvers: &[&str]) -> Probes {
+        let resolvers: Vec<IpAddr> = resolvers.iter().map(|r| r.parse().unwrap()).collect();
+        Probes::choose(&Policy::parse(list).unwrap(), &resolvers, true, 3128)
+    }
+
+    #[test]
+    fn a_probe_never_aims_at_what_is_allowed() {
+        let probes = choose(
+            "192.0.2.0/24:*, example.com:9/tls, 2001:db8::/33:*",
+            &["198.51.100.1"],
+        );
+        let aims: Vec<_> = probes.tcp.iter().map(ToString::to_string).collect();
+        assert_eq!(aims, ["203.0.113.1:13", "[2001:db8:ffff::1]:13"]);
+        assert_eq!(probes.dns[0].to_string(), "203.0.113.1:53");
+    }
+
+    #[test]
+    fn one_probe_that_gets_through_is_no_proof() {
+        let refused = || ("tcp4".to_owned(), Outcome::Refused);
+        let through = ("udp4".to_owned(), Outcome::NotRefused("answered".into()));
+        assert!(Proof::judge(vec![refused(), through]).is_err());
+        assert!(
+            Proof::judge(vec![refused()]).is_err(),
+            "the proxy was not tried"
+        );
+        let connect = ("connect".to_owned(), Outcome::Refused);
+        assert_eq!(
+            Proof::judge(vec![refused(), connect])
+                .unwrap()
+                .refused_packets,
+            1
+        );
+    }
+
+    #[test]
+    fn what_is_listening_is_found_out() {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let to = listener.local_addr().unwrap();
+        assert!(matches!(attempt_tcp(to), Outcome::NotRefused(_)));
+        drop(listener);
+        assert_eq!(attempt_tcp(to), Outcome::Refused);
+    }
+
+    #[test]
+    fn a_proxy_that_says_yes_or_nothing_is_no_proof() {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let to = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
+            let _ = stream.read(&mut [0; 512]);
+        });
+        assert!(matches!(attempt_connect(to), Outcome::NotRefused(_)));
+        server.join().unwrap();
+        assert!(matches!(attempt_connect(to), Outcome::NotRefused(_)));
+    }
+}
