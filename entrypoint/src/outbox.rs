@@ -50,6 +50,7 @@ impl Outbox {
     }
 
     /// Everything that was counted so far.
+    #[cfg(test)]
     pub(crate) const fn totals(&self) -> &Totals {
         &self.totals
     }

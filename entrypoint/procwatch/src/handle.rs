@@ -26,7 +26,10 @@ impl Handle {
         let pid = Pid::from_raw(identity.pid).ok_or_else(gone)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| match errno {
             Errno::SRCH => gone(),
-            other => ProcessError::Read { pid: identity.pid, source: other.into() },
+            other => ProcessError::Read {
+                pid: identity.pid,
+                source: other.into(),
+            },
         })?;
         // Only after the pidfd is held can the look at /proc not be about somebody else.
         if Process::observe(identity.pid)?.identity == identity {
@@ -49,7 +52,10 @@ impl Handle {
     pub fn signal(&self, signal: Signal) -> Result<(), ProcessError> {
         pidfd_send_signal(&self.pidfd, signal).map_err(|errno| match errno {
             Errno::SRCH => ProcessError::Gone(self.identity.pid),
-            other => ProcessError::Read { pid: self.identity.pid, source: other.into() },
+            other => ProcessError::Read {
+                pid: self.identity.pid,
+                source: other.into(),
+            },
         })
     }
 }
@@ -69,16 +75,25 @@ mod tests {
 
     #[test]
     fn a_held_process_is_signalled() {
-        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
         let process = Process::observe(i32::try_from(child.id()).unwrap()).unwrap();
-        Handle::open(process.identity).unwrap().signal(Signal::KILL).unwrap();
+        Handle::open(process.identity)
+            .unwrap()
+            .signal(Signal::KILL)
+            .unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
     #[test]
     fn a_reused_pid_is_somebody_else() {
         let me = i32::try_from(std::process::id()).unwrap();
-        let other = Identity { pid: me, start_time: 1 };
+        let other = Identity {
+            pid: me,
+            start_time: 1,
+        };
         assert!(matches!(Handle::open(other), Err(ProcessError::Gone(_))));
     }
 }

@@ -73,7 +73,11 @@ impl Process {
     fn parse(line: &[u8]) -> Option<Self> {
         let open = line.iter().position(|&b| b == b'(')?;
         let close = line.iter().rposition(|&b| b == b')')?;
-        let pid = std::str::from_utf8(line.get(..open)?).ok()?.trim().parse().ok()?;
+        let pid = std::str::from_utf8(line.get(..open)?)
+            .ok()?
+            .trim()
+            .parse()
+            .ok()?;
         let name = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
         let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
         let mut fields = rest.split_ascii_whitespace();
@@ -81,9 +85,14 @@ impl Process {
             "Z" | "X" | "x" => State::Ended,
             _ => State::Alive,
         };
-        let ppid = fields.next()?.parse().ok()?;
+        let parent = fields.next()?.parse().ok()?;
         let start_time = fields.nth(START_TIME_AFTER_PPID)?.parse().ok()?;
-        Some(Self { identity: Identity { pid, start_time }, ppid, state, name })
+        Some(Self {
+            identity: Identity { pid, start_time },
+            ppid: parent,
+            state,
+            name,
+        })
     }
 }
 
@@ -119,6 +128,9 @@ mod tests {
 
     #[test]
     fn a_pid_that_no_process_has_is_gone() {
-        assert!(matches!(Process::observe(i32::MAX), Err(ProcessError::Gone(_))));
+        assert!(matches!(
+            Process::observe(i32::MAX),
+            Err(ProcessError::Gone(_))
+        ));
     }
 }

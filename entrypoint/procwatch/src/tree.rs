@@ -11,7 +11,11 @@ use crate::{Process, ProcessError};
 pub fn snapshot() -> io::Result<Vec<Process>> {
     let mut all = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
+        let Some(pid) = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
             continue;
         };
         match Process::observe(pid) {
@@ -53,19 +57,32 @@ mod tests {
 
     fn process(pid: i32, ppid: i32) -> Process {
         let identity = Identity { pid, start_time: 1 };
-        Process { identity, ppid, state: State::Alive, name: String::new() }
+        Process {
+            identity,
+            ppid,
+            state: State::Alive,
+            name: String::new(),
+        }
     }
 
     fn pids(all: &[Process], root: i32, except: &[i32]) -> Vec<i32> {
-        let mut pids: Vec<_> =
-            descendants(all, root, except).iter().map(|p| p.identity.pid).collect();
+        let mut pids: Vec<_> = descendants(all, root, except)
+            .iter()
+            .map(|p| p.identity.pid)
+            .collect();
         pids.sort_unstable();
         pids
     }
 
     #[test]
     fn children_of_children_are_found_whatever_their_pids() {
-        let all = [process(1, 0), process(5, 9), process(9, 1), process(4, 5), process(7, 0)];
+        let all = [
+            process(1, 0),
+            process(5, 9),
+            process(9, 1),
+            process(4, 5),
+            process(7, 0),
+        ];
         assert_eq!(pids(&all, 1, &[]), [4, 5, 9]);
     }
 

@@ -3,6 +3,7 @@
 mod nft;
 mod ruleset;
 mod terms;
+mod transaction;
 
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};

@@ -7,22 +7,16 @@
 use std::collections::BTreeSet;
 
 use ipnet::IpNet;
-use nftables::{
-    batch::Batch,
-    expr::MetaKey,
-    schema::{
-        Chain, Counter, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table,
-    },
-    types::{NfChainPolicy, NfChainType, NfFamily, NfHook},
-};
+use nftables::{expr::MetaKey, schema::Nftables};
 use policy::AddressRule;
 
 use super::{
-    DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL, TABLE,
+    DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL,
     terms::{
-        Part, accept, address, any_of, count, ct_state, daddr, dport, drop, family, field, goto,
-        is, is_not, leave, log, meta, network, number, ports, prohibit, redirect, reset, word,
+        accept, address, any_of, count, ct_state, daddr, dport, drop, family, field, goto, is,
+        is_not, leave, log, meta, network, number, ports, prohibit, redirect, reset, word,
     },
+    transaction::{INPUT, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, split},
 };
 use crate::{ingress::IngressPort, surroundings::Surroundings};
 
@@ -55,7 +49,7 @@ impl Plan {
     /// The whole ruleset as one transaction, which replaces an earlier one of ours and touches
     /// nothing else: the engine's embedded resolver lives in tables of its own.
     pub(crate) fn ruleset(&self) -> Nftables<'static> {
-        let mut rules = Ruleset::new();
+        let mut rules = Transaction::new();
         self.add_sets(&mut rules);
         self.redirect_named_streams(&mut rules);
         self.judge_output(&mut rules);
@@ -63,17 +57,17 @@ impl Plan {
         self.judge_input(&mut rules);
         rules.rule(REFUSE, [is(meta(MetaKey::L4proto), word("tcp")), reset()]);
         rules.rule(REFUSE, [prohibit()]);
-        rules.batch.to_nftables()
+        rules.into_nftables()
     }
 
-    fn add_sets(&self, rules: &mut Ruleset) {
+    fn add_sets(&self, rules: &mut Transaction) {
         rules.set("guarded", &self.guarded);
         rules.set("lifted", &self.lifted);
     }
 
     /// nat output: who does not know of the proxy is brought to it. Everything of the guest's user
     /// is, whatever the address: the name decides.
-    fn redirect_named_streams(&self, rules: &mut Ruleset) {
+    fn redirect_named_streams(&self, rules: &mut Transaction) {
         rules.rule(
             NAT_OUTPUT,
             [is(meta(MetaKey::Skuid), number(self.proxy_uid)), leave()],
@@ -96,7 +90,7 @@ impl Plan {
         }
     }
 
-    fn judge_output(&self, rules: &mut Ruleset) {
+    fn judge_output(&self, rules: &mut Transaction) {
         rules.rule(OUTPUT, [is(meta(MetaKey::Oifname), word("lo")), accept()]);
         // A redirected packet has a loopback destination, but its route was chosen before.
         for loopback in LOOPBACK {
@@ -157,7 +151,7 @@ impl Plan {
     /// Names are asked of the container's own resolvers and of nobody else. The engine's embedded
     /// resolver sends its own queries from in here, as the daemon's root: that is not the guest,
     /// which is never root.
-    fn accept_dns(&self, rules: &mut Ruleset) {
+    fn accept_dns(&self, rules: &mut Transaction) {
         let roots = if self.here.remapped {
             vec![0, OVERFLOW_UID]
         } else {
@@ -177,7 +171,7 @@ impl Plan {
     }
 
     /// The address guard again, in the kernel: a mistake in the proxy must not become a hole.
-    fn judge_proxy(&self, rules: &mut Ruleset) {
+    fn judge_proxy(&self, rules: &mut Transaction) {
         for &resolver in &self.here.resolvers {
             for proto in ["udp", "tcp"] {
                 let to = is(daddr(resolver), address(resolver));
@@ -213,7 +207,7 @@ impl Plan {
 
     /// A sandbox that can be dialled into has a way out, so only what was published is admitted,
     /// and never from the neighbours on its own bridge: the gateway speaks for everybody outside.
-    fn judge_input(&self, rules: &mut Ruleset) {
+    fn judge_input(&self, rules: &mut Transaction) {
         rules.rule(INPUT, [is(meta(MetaKey::Iifname), word("lo")), accept()]);
         rules.rule(INPUT, [is(ct_state(), established()), accept()]);
         rules.link_control(INPUT);
@@ -249,150 +243,8 @@ impl Plan {
     }
 }
 
-/// The objects of one transaction, in order.
-struct Ruleset {
-    batch: Batch<'static>,
-}
-
-impl Ruleset {
-    fn new() -> Self {
-        let mut batch = Batch::new();
-        let table = || {
-            NfListObject::Table(Table {
-                family: NfFamily::INet,
-                name: TABLE.into(),
-                handle: None,
-            })
-        };
-        // Added first so that there is one to delete.
-        batch.add(table());
-        batch.delete(table());
-        batch.add(table());
-        for name in [DENIED_PACKETS, DENIED_QUIC, DENIED_INGRESS, LINK_CONTROL] {
-            batch.add(NfListObject::Counter(Counter {
-                family: NfFamily::INet,
-                table: TABLE.into(),
-                name: name.into(),
-                ..Counter::default()
-            }));
-        }
-        let mut rules = Self { batch };
-        rules.chain(REFUSE, None);
-        rules.chain(PROXY, None);
-        // A number: nft 1.0.6 does not take the name `dstnat` in an output chain. Before the
-        // engine's own chain for its embedded resolver, which stands at -100.
-        rules.chain(
-            NAT_OUTPUT,
-            Some((
-                NfChainType::NAT,
-                NfHook::Output,
-                -110,
-                NfChainPolicy::Accept,
-            )),
-        );
-        rules.chain(
-            OUTPUT,
-            Some((NfChainType::Filter, NfHook::Output, 0, NfChainPolicy::Drop)),
-        );
-        rules.chain(
-            INPUT,
-            Some((NfChainType::Filter, NfHook::Input, 0, NfChainPolicy::Drop)),
-        );
-        rules
-    }
-
-    fn chain(
-        &mut self,
-        name: &'static str,
-        hook: Option<(NfChainType, NfHook, i32, NfChainPolicy)>,
-    ) {
-        let mut chain = Chain {
-            family: NfFamily::INet,
-            table: TABLE.into(),
-            name: name.into(),
-            ..Chain::default()
-        };
-        if let Some((kind, hook, priority, policy)) = hook {
-            chain._type = Some(kind);
-            chain.hook = Some(hook);
-            chain.prio = Some(priority);
-            chain.policy = Some(policy);
-        }
-        self.batch.add(NfListObject::Chain(chain));
-    }
-
-    fn rule<const N: usize>(&mut self, chain: &'static str, parts: [Part; N]) {
-        self.batch.add(NfListObject::Rule(Rule {
-            family: NfFamily::INet,
-            table: TABLE.into(),
-            chain: chain.into(),
-            expr: parts.to_vec().into(),
-            ..Rule::default()
-        }));
-    }
-
-    /// One interval set a family, `name4` and `name6`, without overlaps.
-    fn set(&mut self, name: &str, nets: &[IpNet]) {
-        let nets = IpNet::aggregate(&nets.to_vec());
-        let types = [("4", SetType::Ipv4Addr), ("6", SetType::Ipv6Addr)];
-        for (nets, (suffix, of)) in split(&nets).into_iter().zip(types) {
-            let elements: Vec<_> = nets.into_iter().map(network).collect();
-            self.batch.add(NfListObject::Set(Box::new(Set {
-                family: NfFamily::INet,
-                table: TABLE.into(),
-                name: format!("{name}{suffix}").into(),
-                set_type: SetTypeValue::Single(of),
-                flags: Some([SetFlag::Interval].into()),
-                elem: (!elements.is_empty()).then(|| elements.into()),
-                ..Set::default()
-            })));
-        }
-    }
-
-    /// What the kernel itself says to its link so that IPv6 works at all, and what it says without
-    /// need: the first passes, the second is dropped and counted apart. Neither is an attempt of
-    /// the guest to reach something.
-    fn link_control(&mut self, chain: &'static str) {
-        let discovery = [
-            "nd-router-solicit",
-            "nd-router-advert",
-            "nd-neighbor-solicit",
-            "nd-neighbor-advert",
-        ];
-        let memberships = [
-            "mld-listener-query",
-            "mld-listener-report",
-            "mld2-listener-report",
-        ];
-        let icmpv6 = || field("icmpv6", "type");
-        self.rule(chain, [is(icmpv6(), any_of(discovery.map(word))), accept()]);
-        self.rule(
-            chain,
-            [
-                is(icmpv6(), any_of(memberships.map(word))),
-                count(LINK_CONTROL),
-                drop(),
-            ],
-        );
-        self.rule(
-            chain,
-            [
-                is(meta(MetaKey::L4proto), word("igmp")),
-                count(LINK_CONTROL),
-                drop(),
-            ],
-        );
-    }
-}
-
 fn established() -> super::terms::Term {
     any_of([word("established"), word("related")])
-}
-
-/// IPv4 first, then IPv6.
-fn split(nets: &[IpNet]) -> [Vec<IpNet>; 2] {
-    let (v4, v6) = nets.iter().copied().partition(|net| net.addr().is_ipv4());
-    [v4, v6]
 }
 
 const LOOPBACK: [IpNet; 2] = [
@@ -405,11 +257,6 @@ const LOOPBACK: [IpNet; 2] = [
         128,
     )),
 ];
-const NAT_OUTPUT: &str = "nat_output";
-const OUTPUT: &str = "output";
-const INPUT: &str = "input";
-const PROXY: &str = "proxy";
-const REFUSE: &str = "refuse";
 const OVERFLOW_UID: u32 = 65534;
 
 #[cfg(test)]

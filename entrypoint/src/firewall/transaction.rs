@@ -1,0 +1,169 @@
+//! The objects of the ruleset as one transaction: loaded together or not at all.
+
+use ipnet::IpNet;
+use nftables::{
+    batch::Batch,
+    expr::MetaKey,
+    schema::{
+        Chain, Counter, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table,
+    },
+    types::{NfChainPolicy, NfChainType, NfFamily, NfHook},
+};
+
+use super::{
+    DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL, TABLE,
+    terms::{Part, accept, any_of, count, drop, field, is, meta, network, word},
+};
+
+/// The objects of one transaction, in order.
+pub(super) struct Transaction {
+    batch: Batch<'static>,
+}
+
+impl Transaction {
+    pub(super) fn new() -> Self {
+        let mut batch = Batch::new();
+        let table = || {
+            NfListObject::Table(Table {
+                family: NfFamily::INet,
+                name: TABLE.into(),
+                handle: None,
+            })
+        };
+        // Added first so that there is one to delete.
+        batch.add(table());
+        batch.delete(table());
+        batch.add(table());
+        for name in [DENIED_PACKETS, DENIED_QUIC, DENIED_INGRESS, LINK_CONTROL] {
+            batch.add(NfListObject::Counter(Counter {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: name.into(),
+                ..Counter::default()
+            }));
+        }
+        let mut rules = Self { batch };
+        rules.chain(REFUSE, None);
+        rules.chain(PROXY, None);
+        // A number: nft 1.0.6 does not take the name `dstnat` in an output chain. Before the
+        // engine's own chain for its embedded resolver, which stands at -100.
+        rules.chain(
+            NAT_OUTPUT,
+            Some((
+                NfChainType::NAT,
+                NfHook::Output,
+                -110,
+                NfChainPolicy::Accept,
+            )),
+        );
+        rules.chain(
+            OUTPUT,
+            Some((NfChainType::Filter, NfHook::Output, 0, NfChainPolicy::Drop)),
+        );
+        rules.chain(
+            INPUT,
+            Some((NfChainType::Filter, NfHook::Input, 0, NfChainPolicy::Drop)),
+        );
+        rules
+    }
+
+    fn chain(
+        &mut self,
+        name: &'static str,
+        hook: Option<(NfChainType, NfHook, i32, NfChainPolicy)>,
+    ) {
+        let mut chain = Chain {
+            family: NfFamily::INet,
+            table: TABLE.into(),
+            name: name.into(),
+            ..Chain::default()
+        };
+        if let Some((kind, hook, priority, policy)) = hook {
+            chain._type = Some(kind);
+            chain.hook = Some(hook);
+            chain.prio = Some(priority);
+            chain.policy = Some(policy);
+        }
+        self.batch.add(NfListObject::Chain(chain));
+    }
+
+    pub(super) fn rule<const N: usize>(&mut self, chain: &'static str, parts: [Part; N]) {
+        self.batch.add(NfListObject::Rule(Rule {
+            family: NfFamily::INet,
+            table: TABLE.into(),
+            chain: chain.into(),
+            expr: parts.to_vec().into(),
+            ..Rule::default()
+        }));
+    }
+
+    /// One interval set a family, `name4` and `name6`, without overlaps.
+    pub(super) fn set(&mut self, name: &str, nets: &[IpNet]) {
+        let nets = IpNet::aggregate(&nets.to_vec());
+        let types = [("4", SetType::Ipv4Addr), ("6", SetType::Ipv6Addr)];
+        for (nets, (suffix, of)) in split(&nets).into_iter().zip(types) {
+            let elements: Vec<_> = nets.into_iter().map(network).collect();
+            self.batch.add(NfListObject::Set(Box::new(Set {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: format!("{name}{suffix}").into(),
+                set_type: SetTypeValue::Single(of),
+                flags: Some([SetFlag::Interval].into()),
+                elem: (!elements.is_empty()).then(|| elements.into()),
+                ..Set::default()
+            })));
+        }
+    }
+
+    /// What the kernel itself says to its link so that IPv6 works at all, and what it says without
+    /// need: the first passes, the second is dropped and counted apart. Neither is an attempt of
+    /// the guest to reach something.
+    pub(super) fn link_control(&mut self, chain: &'static str) {
+        let discovery = [
+            "nd-router-solicit",
+            "nd-router-advert",
+            "nd-neighbor-solicit",
+            "nd-neighbor-advert",
+        ];
+        let memberships = [
+            "mld-listener-query",
+            "mld-listener-report",
+            "mld2-listener-report",
+        ];
+        let icmpv6 = || field("icmpv6", "type");
+        self.rule(chain, [is(icmpv6(), any_of(discovery.map(word))), accept()]);
+        self.rule(
+            chain,
+            [
+                is(icmpv6(), any_of(memberships.map(word))),
+                count(LINK_CONTROL),
+                drop(),
+            ],
+        );
+        self.rule(
+            chain,
+            [
+                is(meta(MetaKey::L4proto), word("igmp")),
+                count(LINK_CONTROL),
+                drop(),
+            ],
+        );
+    }
+
+    /// The whole, as nft reads it.
+    pub(super) fn into_nftables(self) -> Nftables<'static> {
+        self.batch.to_nftables()
+    }
+}
+
+/// IPv4 first, then IPv6.
+pub(super) fn split(nets: &[IpNet]) -> [Vec<IpNet>; 2] {
+    let (v4, v6) = nets.iter().copied().partition(|net| net.addr().is_ipv4());
+    [v4, v6]
+}
+
+pub(super) const NAT_OUTPUT: &str = "nat_output";
+pub(super) const OUTPUT: &str = "output";
+pub(super) const INPUT: &str = "input";
+pub(super) const PROXY: &str = "proxy";
+pub(super) const REFUSE: &str = "refuse";
