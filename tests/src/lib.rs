@@ -1,1 +1,11 @@
-//! (being written)
+//! What the tests of whole programs stand on: a fake internet, guests with and without a container
+//! engine, and cases that are data.
+
+pub mod bare;
+pub mod case;
+pub mod internet;
+pub mod namespace;
+pub mod pool;
+pub mod process;
+pub mod programs;
+pub mod record;

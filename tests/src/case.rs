@@ -1,0 +1,315 @@
+//! Cases that are data: what a guest may reach, what it tries, and what must come of it on all
+//! sides. Adding a file to `cases/` adds a test in namespaces and with every engine.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+
+use crate::{
+    internet::{Account, Subnet},
+    process::Finished,
+    record::Expected,
+};
+
+/// One file of `cases/`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// What the guest is kept to.
+    #[serde(default)]
+    pub network: Network,
+    /// The allowlist. An entry that ends in `@lab` is written once for each of the lab's networks.
+    #[serde(default)]
+    allow: Vec<String>,
+    /// A shell script that the guest runs, in a directory that holds `ca.pem`.
+    guest: String,
+    /// Variables for the container; those of the entrypoint's own among them.
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    /// Further arguments of `host-collector run`.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// Where the case makes sense; everywhere if it does not say.
+    #[serde(default = "everywhere")]
+    runs_in: Vec<Place>,
+    /// The exit code.
+    #[serde(default)]
+    exit: i32,
+    /// What standard output must contain.
+    #[serde(default)]
+    stdout: Vec<String>,
+    /// What standard error must contain.
+    #[serde(default)]
+    stderr: Vec<String>,
+    /// What must have reached the internet, and nothing else may have: `name:port/tcp`.
+    #[serde(default)]
+    reached: BTreeSet<String>,
+    /// What the origins must have served, where that is asked; in any order.
+    requests: Option<Vec<String>>,
+    /// The session line. Absent: there must be none, because nothing was launched.
+    record: Option<Expected>,
+}
+
+/// What `--network` says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// An allowlist.
+    #[default]
+    Allowlist,
+    /// Whatever the engine gives.
+    Default,
+    /// No network.
+    None,
+}
+
+impl Network {
+    /// As the option spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowlist => "allowlist",
+            Self::Default => "default",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Where guests run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// In namespaces that the tests make, without an engine.
+    Namespaces,
+    /// In containers of docker.
+    Docker,
+    /// In containers of podman.
+    Podman,
+}
+
+/// What came of running a case.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The program that launched the guest, or process 1 where nothing launched it.
+    pub finished: Finished,
+    /// The session line, where one was written.
+    pub line: Option<serde_json::Value>,
+    /// What the internet saw.
+    pub account: Account,
+}
+
+impl Case {
+    /// Every case that makes sense in `place`, by the path of its file below `cases/`.
+    pub fn read_all(place: Place) -> anyhow::Result<Vec<(String, Self)>> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("cases");
+        let mut cases = Vec::new();
+        for path in files_below(&root)? {
+            let text =
+                fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+            let case: Self =
+                toml::from_str(&text).with_context(|| format!("parse {}", path.display()))?;
+            let name = path.strip_prefix(&root)?.with_extension("");
+            if case.runs_in.contains(&place) {
+                cases.push((name.display().to_string().replace('/', "::"), case));
+            }
+        }
+        ensure!(!cases.is_empty(), "no cases in {}", root.display());
+        Ok(cases)
+    }
+
+    /// The allowlist on `subnet`.
+    #[must_use]
+    pub fn allow(&self, subnet: Subnet) -> Vec<String> {
+        let mut entries = Vec::new();
+        for entry in &self.allow {
+            match entry.strip_suffix("@lab") {
+                Some(target) => {
+                    entries.push(format!("{target}@{}", subnet.v4_net()));
+                    entries.push(format!("{target}@{}", subnet.v6_net()));
+                }
+                None => entries.push(subnet.fill(entry)),
+            }
+        }
+        entries
+    }
+
+    /// The guest's script on `subnet`.
+    #[must_use]
+    pub fn script(&self, subnet: Subnet) -> String {
+        subnet.fill(&self.guest)
+    }
+
+    /// The variables of the container on `subnet`.
+    pub fn env(&self, subnet: Subnet) -> impl Iterator<Item = (String, String)> {
+        self.env
+            .iter()
+            .map(move |(name, value)| (name.clone(), subnet.fill(value)))
+    }
+
+    /// Compares what came of it with what must; an error tells all differences at once.
+    pub fn check(&self, subnet: Subnet, outcome: &Outcome) -> anyhow::Result<()> {
+        let mut wrong = Vec::new();
+        let Finished {
+            code,
+            stdout,
+            stderr,
+        } = &outcome.finished;
+        if *code != self.exit {
+            wrong.push(format!("exit code {code}, not {}", self.exit));
+        }
+        for (stream, name, wanted) in [
+            (stdout, "stdout", &self.stdout),
+            (stderr, "stderr", &self.stderr),
+        ] {
+            let missing = wanted.iter().map(|part| subnet.fill(part));
+            let missing = missing.filter(|part| !stream.contains(part.as_str()));
+            wrong.extend(missing.map(|part| format!("{name} lacks {part:?}")));
+        }
+        let Account {
+            reached, requests, ..
+        } = &outcome.account;
+        let wanted: BTreeSet<_> = self
+            .reached
+            .iter()
+            .map(|place| subnet.fill(place))
+            .collect();
+        if *reached != wanted {
+            wrong.push(format!("reached {reached:?}, not {wanted:?}"));
+        }
+        if let Some(wanted) = &self.requests {
+            let mut wanted: Vec<_> = wanted.iter().map(|request| subnet.fill(request)).collect();
+            wanted.sort_unstable();
+            if *requests != wanted {
+                wrong.push(format!("served {requests:#?}, not {wanted:#?}"));
+            }
+        }
+        match (&self.record, &outcome.line) {
+            (Some(expected), Some(line)) => wrong.extend(expected.differences(subnet, line)),
+            (Some(_), None) => wrong.push("no session line".to_owned()),
+            (None, Some(_)) => wrong.push("a session line for what was never launched".to_owned()),
+            (None, None) => {}
+        }
+        ensure!(
+            wrong.is_empty(),
+            "{}\n{}",
+            wrong.join("\n"),
+            describe(outcome)
+        );
+        Ok(())
+    }
+}
+
+fn describe(outcome: &Outcome) -> String {
+    let Outcome {
+        finished,
+        line,
+        account,
+    } = outcome;
+    let line = line
+        .as_ref()
+        .map_or_else(|| "none".to_owned(), |line| format!("{line:#}"));
+    format!(
+        "--- stdout\n{}\n--- stderr\n{}\n--- session line\n{line}\n--- internet\n{account:#?}",
+        finished.stdout, finished.stderr
+    )
+}
+
+fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let listing =
+        fs::read_dir(directory).with_context(|| format!("list {}", directory.display()))?;
+    let mut files = Vec::new();
+    for entry in listing {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn everywhere() -> Vec<Place> {
+    vec![Place::Namespaces, Place::Docker, Place::Podman]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(text: &str) -> Case {
+        toml::from_str(text).unwrap()
+    }
+
+    fn outcome() -> Outcome {
+        Outcome {
+            finished: Finished {
+                code: 0,
+                stdout: String::new(),
+                stderr: String::new(),
+            },
+            line: None,
+            account: Account {
+                reached: BTreeSet::new(),
+                requests: Vec::new(),
+                asked: BTreeSet::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn an_entry_for_the_lab_names_both_of_its_networks() {
+        let case = case("guest = ''\nallow = ['a.test:22@lab', '{v4}.3']");
+        assert_eq!(
+            case.allow(Subnet::new(9)),
+            [
+                "a.test:22@198.18.9.0/24",
+                "a.test:22@fd5e:198:18:9::/64",
+                "198.18.9.3"
+            ]
+        );
+    }
+
+    #[test]
+    fn every_difference_fails_a_case() {
+        for (wanted, difference) in [
+            ("exit = 3", "exit code 0, not 3"),
+            ("stdout = ['hello']", "stdout lacks \"hello\""),
+            ("reached = ['a.test:1/tcp']", "reached {}"),
+            ("requests = ['GET /']", "served []"),
+            ("record = {}", "no session line"),
+        ] {
+            let case = case(&format!("guest = ''\n{wanted}"));
+            let error = case
+                .check(Subnet::new(1), &outcome())
+                .unwrap_err()
+                .to_string();
+            assert!(error.starts_with(difference), "{wanted}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_expected_to_leave_fails_a_case() {
+        let mut outcome = outcome();
+        outcome
+            .account
+            .reached
+            .insert("denied.test:443/tcp".to_owned());
+        assert!(case("guest = ''").check(Subnet::new(1), &outcome).is_err());
+    }
+
+    #[test]
+    fn a_line_for_a_launch_that_never_happened_fails_a_case() {
+        let outcome = Outcome {
+            line: Some(serde_json::json!({})),
+            ..outcome()
+        };
+        assert!(case("guest = ''").check(Subnet::new(1), &outcome).is_err());
+    }
+}

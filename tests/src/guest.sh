@@ -1,0 +1,23 @@
+# Becomes a guest as an engine would make one: its own mounts and processes, in the network namespace
+# that this was started in, with the entrypoint as process 1.
+# Usage: guest.sh DIRECTORY COMMAND...   DIRECTORY holds etc/, channel/, bin/ and workspace/.
+set -eu
+directory=$1
+shift
+
+mount --make-rprivate /
+# Everything below /run is the machine's own: its sockets are not for a guest.
+for file in passwd group resolv.conf; do
+    mount --bind "$directory/etc/$file" "$(readlink -f "/etc/$file")"
+done
+mount -t tmpfs -o mode=0755 tmpfs /run
+mkdir -m 0700 /run/sandbox-egress
+mkdir /run/sandbox-egress/host
+mount --bind "$directory/channel" /run/sandbox-egress/host
+mount -o remount,bind,ro /run/sandbox-egress/host
+mount -t proc proc /proc
+cd "$directory/workspace"
+# What `host-collector run` asks of an engine.
+exec setpriv --no-new-privs --inh-caps=-all \
+    --bounding-set="-all,${CAPABILITIES:-+net_admin,+setuid,+setgid,+setpcap,+kill}" \
+    env -u CAPABILITIES "$directory/bin/sandbox-entrypoint" "$@"

@@ -1,0 +1,222 @@
+//! What a session line must say.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::internet::Subnet;
+
+/// The facts of a session line that a case fixes.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Expected {
+    /// `egress_channel.state`.
+    #[serde(default = "complete")]
+    state: String,
+    /// `egress_enforcement`; the empty string where nobody may have reported any.
+    #[serde(default = "name")]
+    enforcement: String,
+    /// Every refused attempt, none left out: `host:port/proto reason count`.
+    #[serde(default)]
+    denied: Vec<String>,
+    /// Every destination that was let through: `host:port connections failures`.
+    #[serde(default)]
+    allowed: Vec<String>,
+    /// `end_reason`.
+    #[serde(default = "exited")]
+    end_reason: String,
+    /// `signal`, where one ended the guest.
+    signal: Option<i64>,
+}
+
+impl Expected {
+    /// What `line` says otherwise.
+    #[must_use]
+    pub fn differences(&self, subnet: Subnet, line: &Value) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for (pointer, wanted) in [
+            ("/egress_channel/state", &self.state),
+            ("/egress_enforcement", &self.enforcement),
+            ("/end_reason", &self.end_reason),
+        ] {
+            let found = line
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            if found != wanted {
+                wrong.push(format!("{pointer} is {found:?}, not {wanted:?}"));
+            }
+        }
+        let signal = line.get("signal").and_then(Value::as_i64);
+        if signal != self.signal {
+            wrong.push(format!("signal is {signal:?}, not {:?}", self.signal));
+        }
+        for (field, found, wanted) in [
+            ("egress_denied_hosts", denied(line), &self.denied),
+            ("egress_hosts", allowed(line), &self.allowed),
+        ] {
+            let mut wanted: Vec<_> = wanted.iter().map(|entry| subnet.fill(entry)).collect();
+            wanted.sort_unstable();
+            if found != wanted {
+                wrong.push(format!("{field} is {found:#?}, not {wanted:#?}"));
+            }
+        }
+        wrong.extend(self.contradictions(line));
+        wrong
+    }
+
+    /// The line's own sums must agree, whatever a case expects.
+    fn contradictions(&self, line: &Value) -> Option<String> {
+        if self.state != "complete" || self.enforcement.is_empty() {
+            return None;
+        }
+        let total = line.get("egress_denied").and_then(Value::as_u64);
+        let by_reason = line
+            .get("egress_denied_by_reason")
+            .and_then(Value::as_object);
+        let by_reason: u64 = by_reason
+            .into_iter()
+            .flat_map(|map| map.values())
+            .filter_map(Value::as_u64)
+            .sum();
+        let by_host: u64 = members(line, "egress_denied_hosts")
+            .map(|host| number(host, "count"))
+            .sum();
+        (total != Some(by_reason) || by_reason != by_host)
+            .then(|| format!("denied in all {total:?}, by reason {by_reason}, by host {by_host}"))
+    }
+}
+
+fn denied(line: &Value) -> Vec<String> {
+    let entry = |host: &Value| {
+        let (proto, reason) = (text(host, "proto"), text(host, "reason"));
+        format!("{}/{proto} {reason} {}", place(host), number(host, "count"))
+    };
+    let mut entries: Vec<_> = members(line, "egress_denied_hosts").map(entry).collect();
+    entries.sort_unstable();
+    entries
+}
+
+fn allowed(line: &Value) -> Vec<String> {
+    let entry = |host: &Value| {
+        format!(
+            "{} {} {}",
+            place(host),
+            number(host, "connections"),
+            number(host, "failures")
+        )
+    };
+    let mut entries: Vec<_> = members(line, "egress_hosts").map(entry).collect();
+    entries.sort_unstable();
+    entries
+}
+
+/// `host:port`, with brackets around what has colons itself.
+fn place(member: &Value) -> String {
+    let host = member
+        .get("host")
+        .or_else(|| member.get("address"))
+        .and_then(Value::as_str);
+    let host = host.unwrap_or_default();
+    let host = if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    };
+    match member.get("port").and_then(Value::as_u64) {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
+    }
+}
+
+fn members<'a>(line: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    line.get(field)
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+}
+
+fn text<'a>(member: &'a Value, field: &str) -> &'a str {
+    member
+        .get(field)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+fn number(member: &Value, field: &str) -> u64 {
+    member
+        .get(field)
+        .and_then(Value::as_u64)
+        .unwrap_or_default()
+}
+
+fn complete() -> String {
+    "complete".to_owned()
+}
+
+fn name() -> String {
+    "name".to_owned()
+}
+
+fn exited() -> String {
+    "exited".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn line() -> Value {
+        json!({
+            "egress_channel": {"state": "complete"},
+            "egress_enforcement": "name",
+            "end_reason": "exited",
+            "egress_denied": 3,
+            "egress_denied_by_reason": {"not_allowed": 2, "packet": 1},
+            "egress_denied_hosts": [
+                {"host": "b.test", "port": 443, "proto": "tcp", "reason": "not_allowed", "count": 2},
+                {"address": "fd5e:198:18:1::66", "port": 9, "proto": "udp", "reason": "packet", "count": 1},
+            ],
+            "egress_hosts": [{"host": "a.test", "port": 443, "connections": 2, "failures": 1}],
+        })
+    }
+
+    fn expected() -> Expected {
+        toml::from_str(
+            "denied = ['[{v6}::66]:9/udp packet 1', 'b.test:443/tcp not_allowed 2']
+             allowed = ['a.test:443 2 1']",
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn a_line_that_says_it_all_has_no_differences() {
+        assert_eq!(expected().differences(Subnet::new(1), &line()), [""; 0]);
+    }
+
+    #[test]
+    fn every_fact_that_differs_is_told() {
+        for (field, value) in [
+            ("egress_channel", json!({"state": "gap"})),
+            ("egress_enforcement", json!("address")),
+            ("end_reason", json!("signaled")),
+            ("signal", json!(9)),
+            ("egress_denied", json!(2)),
+            (
+                "egress_denied_by_reason",
+                json!({"not_allowed": 3, "packet": 1}),
+            ),
+            ("egress_denied_hosts", json!([])),
+            ("egress_hosts", json!([])),
+        ] {
+            let mut line = line();
+            line[field] = value;
+            assert_ne!(
+                expected().differences(Subnet::new(1), &line),
+                [""; 0],
+                "{field}"
+            );
+        }
+    }
+}
