@@ -1,9 +1,12 @@
 //! The answer to “may it go there?”: a permit, or a denial that explains itself.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::host::{Destination, HostError};
 use crate::reason::DenyReason;
+use crate::rule::RuleId;
+use crate::rules::Rules;
 use crate::stream::StreamKinds;
 
 /// What [`crate::Policy::decide`] answers.
@@ -16,33 +19,58 @@ pub enum Decision {
     Deny(Denial),
 }
 
-/// Proof that policy allowed this destination. Only [`crate::Policy::decide`] makes one, so whoever
-/// asks for one in a signature cannot be called without a decision.
-#[derive(Debug, Clone)]
+/// Proof that policy allowed this destination. Only [`crate::Policy::decide`] makes one, so what
+/// asks for one in its signature cannot be reached without a decision.
+#[derive(Clone)]
 #[must_use]
 pub struct Permit {
-    pub(crate) destination: Destination,
-    pub(crate) rule: Arc<str>,
-    pub(crate) kinds: StreamKinds,
+    destination: Destination,
+    rules: Arc<Rules>,
+    rule: RuleId,
+    kinds: StreamKinds,
 }
 
 impl Permit {
+    pub(crate) fn new(
+        destination: Destination,
+        rules: Arc<Rules>,
+        rule: RuleId,
+        kinds: StreamKinds,
+    ) -> Self {
+        Self {
+            destination,
+            rules,
+            rule,
+            kinds,
+        }
+    }
+
     /// What was allowed.
     #[must_use]
     pub fn destination(&self) -> &Destination {
         &self.destination
     }
 
-    /// The entry that allows it, in its canonical spelling.
+    /// The entry that allows it, in its canonical spelling; of several the most specific.
     #[must_use]
     pub fn rule(&self) -> &str {
-        &self.rule
+        self.rules.spelling(self.rule)
     }
 
-    /// What may be seen on the stream; never empty.
+    /// What may be seen on the stream, any of which will do; never empty.
     #[must_use]
     pub fn kinds(&self) -> StreamKinds {
         self.kinds
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("destination", &self.destination)
+            .field("rule", &self.rule())
+            .field("kinds", &self.kinds)
+            .finish_non_exhaustive()
     }
 }
 
@@ -60,14 +88,36 @@ pub struct Denial {
 impl Denial {
     /// A denial without a hint, for what is found out later on the stream.
     #[must_use]
-    pub fn new(reason: DenyReason) -> Self {
-        Self { reason, nearest: None, hint: None }
+    pub const fn new(reason: DenyReason) -> Self {
+        Self {
+            reason,
+            nearest: None,
+            hint: None,
+        }
     }
 }
 
 /// What names no host is `malformed`, and the cause is the hint.
 impl From<HostError> for Denial {
     fn from(error: HostError) -> Self {
-        Self { hint: Some(error.to_string()), ..Self::new(DenyReason::Malformed) }
+        Self {
+            hint: Some(error.to_string()),
+            ..Self::new(DenyReason::Malformed)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_names_no_host_is_malformed_and_says_why() {
+        let denial = Denial::from(Destination::parse("exa mple.com", 443).unwrap_err());
+        assert_eq!(denial.reason, DenyReason::Malformed);
+        assert_eq!(
+            denial.hint.as_deref(),
+            Some("' ' cannot be part of a host name")
+        );
     }
 }

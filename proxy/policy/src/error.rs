@@ -2,10 +2,74 @@
 
 use std::fmt;
 
+use crate::fault::Fault;
+use crate::spelling;
+
+/// An allowlist that cannot be used.
+///
+/// `Display` is one line that names the entry, its position, the cause and the remedy, whatever was
+/// in the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyError {
+    /// The entry, cut if it is long, with control and invisible characters escaped and a password
+    /// left out; empty if the list as a whole is refused.
+    pub entry: String,
+    /// Which of the entries it is, from 1, blank ones not counted; 1 for the list as a whole.
+    pub position: usize,
+    /// What is wrong.
+    pub code: ErrorCode,
+    /// What would be right.
+    pub hint: String,
+}
+
+impl PolicyError {
+    pub(crate) fn in_entry(entry: &str, position: usize, fault: Fault) -> Self {
+        Self {
+            entry: spelling::shown(entry),
+            position,
+            code: fault.code,
+            hint: fault.hint,
+        }
+    }
+
+    /// A list with nothing in it: the strictest-looking request must not be the one that does
+    /// nothing.
+    pub(crate) fn empty_list() -> Self {
+        Self {
+            entry: String::new(),
+            position: 1,
+            code: ErrorCode::Empty,
+            hint: "name at least one destination, as in example.com".into(),
+        }
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            entry,
+            position,
+            code,
+            hint,
+        } = self;
+        if entry.is_empty() {
+            write!(f, "the allowlist {}: {hint}", code.sentence())
+        } else {
+            write!(
+                f,
+                "entry {position} of the allowlist, `{entry}`, {}: {hint}",
+                code.sentence()
+            )
+        }
+    }
+}
+
+impl std::error::Error for PolicyError {}
+
 /// Why an entry, or the list as a whole, is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorCode {
-    /// There is nothing to allow: the list has no entry, or the entry no target.
+    /// The list has no entry, or the entry no target.
     Empty,
     /// The entry would allow nearly everything.
     Overbroad,
@@ -17,17 +81,17 @@ pub enum ErrorCode {
     Userinfo,
     /// Not a port, a range of ports or `*`.
     Port,
-    /// Not an address or a range of addresses.
+    /// Not an address or a range of addresses, or one where none belongs.
     Address,
     /// A range with bits set to the right of its prefix.
     HostBits,
     /// Not a host name.
     Name,
-    /// A preset or tool that is not known here.
+    /// A preset or a tool, which are written out elsewhere.
     Preset,
     /// Not one of the three protocols.
     Protocol,
-    /// An entry longer than any real one, or too many of them.
+    /// An entry longer than any real one, or more of them than any real list has.
     TooLong,
 }
 
@@ -50,6 +114,24 @@ impl ErrorCode {
             Self::TooLong => "too_long",
         }
     }
+
+    /// What is wrong, as the rest of a sentence about the entry.
+    const fn sentence(self) -> &'static str {
+        match self {
+            Self::Empty => "names nothing",
+            Self::Overbroad => "covers too much",
+            Self::WildcardPosition => "has a * in the wrong place",
+            Self::Url => "is a URL or a path",
+            Self::Userinfo => "carries a user",
+            Self::Port => "has no valid port",
+            Self::Address => "has no valid address or range",
+            Self::HostBits => "has bits set beyond its prefix length",
+            Self::Name => "has no valid host name",
+            Self::Preset => "is a preset that is not known here",
+            Self::Protocol => "has an unknown protocol",
+            Self::TooLong => "is too long",
+        }
+    }
 }
 
 impl fmt::Display for ErrorCode {
@@ -58,24 +140,25 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// An allowlist that cannot be used. `Display` is one line that names the entry, its position, the
-/// cause and the remedy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PolicyError {
-    /// The entry, cut if it is long, with control and invisible characters escaped.
-    pub entry: String,
-    /// Which of the entries it is, from 1, blanks not counted; 0 for the list as a whole.
-    pub position: usize,
-    /// What is wrong.
-    pub code: ErrorCode,
-    /// What would be right.
-    pub hint: String,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl fmt::Display for PolicyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "entry {} \"{}\": {}; {}", self.position, self.entry, self.code, self.hint)
+    #[test]
+    fn an_error_is_one_line_that_names_entry_position_cause_and_remedy() {
+        let fault = Fault::new(ErrorCode::Url, "did you mean github.com?");
+        let error = PolicyError::in_entry("github.com/\nx", 3, fault);
+        assert_eq!(
+            error.to_string(),
+            "entry 3 of the allowlist, `github.com/\\nx`, is a URL or a path: did you mean github.com?"
+        );
+    }
+
+    #[test]
+    fn an_empty_list_says_what_to_do() {
+        assert_eq!(
+            PolicyError::empty_list().to_string(),
+            "the allowlist names nothing: name at least one destination, as in example.com"
+        );
     }
 }
-
-impl std::error::Error for PolicyError {}

@@ -63,7 +63,10 @@ pub struct Destination {
 impl Destination {
     /// Reads the host, see [`Host::parse`].
     pub fn parse(host: &str, port: u16) -> Result<Self, HostError> {
-        Ok(Self { host: Host::parse(host)?, port })
+        Ok(Self {
+            host: Host::parse(host)?,
+            port,
+        })
     }
 }
 
@@ -72,7 +75,7 @@ impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.host {
             Host::Address(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
-            host => write!(f, "{host}:{}", self.port),
+            host @ (Host::Name(_) | Host::Address(_)) => write!(f, "{host}:{}", self.port),
         }
     }
 }

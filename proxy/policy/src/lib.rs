@@ -4,26 +4,44 @@
 //! so that what explains a refusal can never disagree with what enforced it. It is pure: values in,
 //! values out; no sockets, no clock, no files, no environment.
 
+mod breadth;
+mod builder;
 mod decision;
 mod digest;
+mod entry;
 mod error;
+mod fault;
+mod grammar;
 mod guard;
+mod hint;
 mod host;
+mod list;
 mod name;
+mod net;
+mod packet;
 mod policy;
 mod port;
 mod reason;
+mod rule;
+mod rules;
+mod similar;
+mod special;
+mod spelling;
 mod stream;
+mod target;
+mod verdict;
 mod warning;
 
 pub use decision::{Decision, Denial, Permit};
 pub use digest::Digest;
 pub use error::{ErrorCode, PolicyError};
-pub use guard::{AddressClass, guarded_ranges, is_guarded};
+pub use guard::{guarded_ranges, is_guarded};
 pub use host::{Destination, Host, HostError};
 pub use name::{HostName, HostNameError};
-pub use policy::{AddressRule, Policy};
+pub use packet::AddressRule;
+pub use policy::Policy;
 pub use port::PortRange;
 pub use reason::{DenyReason, UnknownReason};
+pub use special::AddressClass;
 pub use stream::{StreamKind, StreamKinds};
-pub use warning::Warning;
+pub use warning::{Futility, Warning};

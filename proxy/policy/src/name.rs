@@ -101,14 +101,22 @@ fn to_ascii(raw: &str) -> Result<Cow<'_, str>, HostNameError> {
         });
     }
     Uts46::new()
-        .to_ascii(raw.as_bytes(), AsciiDenyList::EMPTY, Hyphens::Allow, DnsLength::Ignore)
+        .to_ascii(
+            raw.as_bytes(),
+            AsciiDenyList::EMPTY,
+            Hyphens::Allow,
+            DnsLength::Ignore,
+        )
         .map_err(|_| HostNameError::Idna)
 }
 
 /// Whether some label claims to be Punycode, which is to be believed only after decoding.
 fn has_a_label(raw: &str) -> bool {
-    raw.split('.')
-        .any(|label| label.get(..4).is_some_and(|p| p.eq_ignore_ascii_case("xn--")))
+    raw.split('.').any(|label| {
+        label
+            .get(..4)
+            .is_some_and(|p| p.eq_ignore_ascii_case("xn--"))
+    })
 }
 
 fn check(name: &str) -> Result<(), HostNameError> {
@@ -129,7 +137,8 @@ fn check_label(label: &str) -> Result<(), HostNameError> {
     if label.is_empty() {
         return Err(HostNameError::EmptyLabel);
     }
-    let stray = |c: &char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_'));
+    let stray =
+        |c: &char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_'));
     if let Some(c) = label.chars().find(stray) {
         return Err(HostNameError::Character(c));
     }
@@ -145,9 +154,10 @@ fn check_label(label: &str) -> Result<(), HostNameError> {
 /// What `inet_aton` would read as a number: decimal, octal or `0x`. URL parsers ask the same of the
 /// last label (WHATWG URL, "ends in a number").
 fn is_number(label: &str) -> bool {
-    label
-        .strip_prefix("0x")
-        .map_or_else(|| label.bytes().all(|b| b.is_ascii_digit()), |hex| hex.bytes().all(|b| b.is_ascii_hexdigit()))
+    label.strip_prefix("0x").map_or_else(
+        || label.bytes().all(|b| b.is_ascii_digit()),
+        |hex| hex.bytes().all(|b| b.is_ascii_hexdigit()),
+    )
 }
 
 #[cfg(test)]
@@ -206,8 +216,17 @@ mod tests {
     #[test]
     fn what_a_resolver_could_take_for_an_address_is_no_name() {
         for raw in [
-            "10.0.0.1", "127.1", "0x7f.1", "2130706433", "0177.0.0.1", "0x7f000001", "0x", "1.2.3.4.",
-            "１２７.0.0.1", "example.1", "256.256.256.256",
+            "10.0.0.1",
+            "127.1",
+            "0x7f.1",
+            "2130706433",
+            "0177.0.0.1",
+            "0x7f000001",
+            "0x",
+            "1.2.3.4.",
+            "１２７.0.0.1",
+            "example.1",
+            "256.256.256.256",
         ] {
             assert_eq!(HostName::parse(raw), Err(HostNameError::Numeric), "{raw:?}");
         }
@@ -217,13 +236,22 @@ mod tests {
     fn lengths_are_bounded_at_63_and_253() {
         let label = "a".repeat(63);
         assert!(HostName::parse(&format!("{label}.com")).is_ok());
-        assert_eq!(HostName::parse(&format!("a{label}.com")), Err(HostNameError::LabelTooLong));
+        assert_eq!(
+            HostName::parse(&format!("a{label}.com")),
+            Err(HostNameError::LabelTooLong)
+        );
         let longest = [label.as_str(); 4].join(".");
         let longest = longest.get(..HostName::MAX).unwrap();
         assert!(HostName::parse(longest).is_ok());
         assert!(HostName::parse(&format!("{longest}.")).is_ok());
-        assert_eq!(HostName::parse(&format!("{longest}a")), Err(HostNameError::TooLong));
-        assert_eq!(HostName::parse(&"a.".repeat(1 << 20)), Err(HostNameError::TooLong));
+        assert_eq!(
+            HostName::parse(&format!("{longest}a")),
+            Err(HostNameError::TooLong)
+        );
+        assert_eq!(
+            HostName::parse(&"a.".repeat(1 << 20)),
+            Err(HostNameError::TooLong)
+        );
     }
 
     #[test]

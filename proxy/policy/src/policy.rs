@@ -1,36 +1,46 @@
-//! The policy: a list of entries, ready to be asked.
+//! The policy: a list of entries, read once and then asked.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::builder::{Builder, Full};
 use crate::decision::{Decision, Denial, Permit};
 use crate::digest::Digest;
+use crate::entry::Effect;
 use crate::error::{ErrorCode, PolicyError};
+use crate::fault::Fault;
 use crate::host::Destination;
-use crate::port::PortRange;
-use crate::reason::DenyReason;
-use crate::warning::Warning;
+use crate::packet::{self, AddressRule};
+use crate::rule::RuleId;
+use crate::rules::Rules;
+use crate::similar::Similar;
+use crate::stream::StreamKind;
+use crate::verdict::{Outcome, Verdict};
+use crate::warning::{self, Warning};
+use crate::{grammar, guard, hint, list, net};
 
 /// Which destinations are allowed.
-#[derive(Debug, Clone)]
+///
+/// The answer depends on the entries alone: not on their order, not on repetition, not on what was
+/// asked before. Cloning is cheap.
+#[derive(Clone)]
 pub struct Policy {
+    rules: Arc<Rules>,
+    similar: Arc<Similar>,
+    warnings: Arc<[Warning]>,
+    digest: Digest,
     own: Vec<IpNet>,
-    warnings: Vec<Warning>,
-}
-
-/// An address entry as a packet filter sees it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AddressRule {
-    /// The addresses.
-    pub net: IpNet,
-    /// The ports on them.
-    pub ports: PortRange,
 }
 
 impl Policy {
     /// Reads entries separated by commas or line ends; `#` starts a comment.
+    ///
+    /// # Errors
+    /// The first entry that is not one, or `empty` if there is none.
     pub fn parse(list: &str) -> Result<Self, PolicyError> {
         Self::from_entries([list])
     }
@@ -41,80 +51,191 @@ impl Policy {
         I: IntoIterator<Item = S>,
         S: AsRef<str>,
     {
-        if entries.into_iter().all(|e| e.as_ref().trim().is_empty()) {
-            return Err(PolicyError {
-                entry: String::new(),
-                position: 0,
-                code: ErrorCode::Empty,
-                hint: "name at least one destination, such as example.com".into(),
-            });
+        let mut builder = Builder::default();
+        let mut position = 0;
+        for item in entries {
+            for text in list::entries(item.as_ref()) {
+                position += 1;
+                let entry = grammar::parse(text)
+                    .map_err(|fault| PolicyError::in_entry(text, position, fault))?;
+                builder
+                    .push(&entry)
+                    .map_err(|Full| PolicyError::in_entry(text, position, too_many()))?;
+            }
         }
-        Ok(Self { own: Vec::new(), warnings: Vec::new() })
+        let rules = builder.finish().ok_or_else(PolicyError::empty_list)?;
+        Ok(Self {
+            similar: Arc::new(Similar::new(&rules)),
+            warnings: warning::find(&rules).into(),
+            digest: Digest::of(rules.text()),
+            rules: Arc::new(rules),
+            own: Vec::new(),
+        })
     }
 
     /// May a client go there?
-    pub fn decide(&self, _destination: &Destination) -> Decision {
-        Decision::Deny(Denial::new(DenyReason::NotAllowed))
+    ///
+    /// A deny wins over every allow. It takes a hash lookup for each label of the name, whatever
+    /// the number of entries, and a permit allocates nothing.
+    pub fn decide(&self, to: &Destination) -> Decision {
+        let rules = &self.rules;
+        match Verdict::of(rules.covering(&to.host), to.port).outcome() {
+            Outcome::Allowed(rule, kinds) => {
+                Decision::Allow(Permit::new(to.clone(), Arc::clone(rules), rule, kinds))
+            }
+            Outcome::Denied(rule) => Decision::Deny(hint::denied_by_rule(rules, rule)),
+            Outcome::Elsewhere(rule) => Decision::Deny(hint::port_not_allowed(rules, rule, to)),
+            Outcome::Unknown => Decision::Deny(hint::not_allowed(rules, &self.similar, to)),
+        }
     }
 
-    /// Of the addresses that the permitted name resolved to, those that may be dialled.
+    /// Of the addresses that a permitted host resolved to, those that may be dialled, in the same
+    /// order and v4-mapped ones as IPv4.
+    ///
+    /// None in, none out: a name without addresses is a failure of the network, not a denial.
     ///
     /// # Errors
-    /// `private_address` if there were some and all are guarded.
-    pub fn check_addresses(&self, _permit: &Permit, addresses: &[IpAddr]) -> Result<Vec<IpAddr>, Denial> {
-        Ok(addresses.to_vec())
+    /// If there are addresses and none may be dialled: `private_address`, or `denied_by_rule` where
+    /// deny entries alone took them away.
+    pub fn check_addresses(
+        &self,
+        permit: &Permit,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, Denial> {
+        let to = permit.destination();
+        let lifted = self.lifted_for(to);
+        let mut allowed = Vec::with_capacity(addresses.len());
+        let (mut guarded, mut denied) = (None, None);
+        for address in addresses.iter().map(IpAddr::to_canonical) {
+            if let Some(rule) = self.denied_address(permit, address) {
+                denied.get_or_insert((rule, address));
+            } else if self.is_guarded(address)
+                && !lifted.iter().any(|range| range.contains(&address))
+            {
+                guarded.get_or_insert(address);
+            } else {
+                allowed.push(address);
+            }
+        }
+        match (allowed.is_empty(), guarded, denied) {
+            (true, Some(address), _) => Err(hint::private_address(permit.rule(), to, address)),
+            (true, None, Some((rule, address))) => {
+                Err(hint::denied_address(&self.rules, rule, to, address))
+            }
+            _ => Ok(allowed),
+        }
     }
 
-    /// Guards these too: the container's own addresses and gateways.
+    /// Guards these as well: the container's own addresses and its gateways, which may be public
+    /// ones. An entry that names a range lifts it there like anywhere else.
     pub fn guard_also(&mut self, nets: &[IpNet]) {
-        self.own.extend_from_slice(nets);
+        self.own
+            .extend(nets.iter().map(|range| net::canonical(range.trunc())));
     }
 
-    /// The policy's identity.
+    /// The policy's identity. What [`Policy::guard_also`] added is not part of it.
     #[must_use]
     pub fn digest(&self) -> Digest {
-        Digest([0; 32])
+        self.digest
     }
 
-    /// The canonical, sorted, deduplicated entries.
+    /// The canonical, sorted, deduplicated entries, from which [`Policy::from_entries`] makes the
+    /// same policy.
     #[must_use]
     pub fn entries(&self) -> Vec<String> {
-        Vec::new()
+        self.rules.text().lines().map(str::to_owned).collect()
     }
 
-    /// What is odd about the list.
+    /// What is odd about the list, in the order of the entries.
     #[must_use]
     pub fn warnings(&self) -> &[Warning] {
         &self.warnings
     }
 
-    /// Ports whose streams must be looked into: 80, 443, and those an entry names as `tls` or `http`.
+    /// The ports whose streams are to be looked into: 80, 443, and those that an entry names as
+    /// `tls` or `http`, one by one or in a range of at most 256.
     #[must_use]
     pub fn stream_ports(&self) -> BTreeSet<u16> {
-        BTreeSet::from([80, 443])
+        let named = self
+            .rules
+            .iter()
+            .map(|(_, rule)| rule.terms)
+            .filter(|terms| terms.effect == Effect::Allow)
+            .filter(|terms| matches!(terms.kind, Some(StreamKind::Tls | StreamKind::Http)))
+            .filter_map(|terms| terms.ports)
+            .filter(|ports| ports.high() - ports.low() < WIDEST_STREAM_RANGE)
+            .flat_map(|ports| ports.low()..=ports.high());
+        [80, 443].into_iter().chain(named).collect()
     }
 
-    /// The address entries that allow, for a packet filter.
+    /// What the address entries allow, less what is denied, as pieces that do not overlap: for a
+    /// packet filter, which knows no order and no exception.
     #[must_use]
     pub fn address_rules(&self) -> Vec<AddressRule> {
-        Vec::new()
+        packet::address_rules(&self.rules)
     }
 
-    /// The ranges that the proxy may dial into although they are guarded.
+    /// The ranges in which the guard is lifted for some destination, by an address entry or by
+    /// `name@range`, as ranges that do not overlap.
     #[must_use]
     pub fn lifted_ranges(&self) -> Vec<IpNet> {
-        Vec::new()
+        packet::lifted_ranges(&self.rules)
     }
 
-    /// The number of entries.
+    /// The number of entries, repeated ones counted once.
     #[must_use]
     pub fn len(&self) -> usize {
-        0
+        self.rules.len()
     }
 
-    /// Never: a list with nothing in it is refused.
+    /// Never true: a list with nothing in it is refused.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// The ranges that the entries behind a permit open for this destination.
+    fn lifted_for(&self, to: &Destination) -> Vec<IpNet> {
+        self.rules
+            .covering(&to.host)
+            .filter(|(_, rule)| {
+                rule.terms.effect == Effect::Allow && !rule.terms.kinds_on(to.port).is_empty()
+            })
+            .filter_map(|(_, rule)| rule.lifted())
+            .collect()
+    }
+
+    /// The address entry that denies what the permit allows, if the host turns out to be there.
+    fn denied_address(&self, permit: &Permit, address: IpAddr) -> Option<RuleId> {
+        let port = permit.destination().port;
+        self.rules
+            .covering_net(net::of_address(address))
+            .filter(|(_, rule)| rule.terms.effect == Effect::Deny)
+            .find(|(_, rule)| permit.kinds().without(rule.terms.kinds_on(port)).is_empty())
+            .map(|(id, _)| id)
+    }
+
+    fn is_guarded(&self, address: IpAddr) -> bool {
+        guard::is_guarded(address).is_some()
+            || self.own.iter().any(|range| range.contains(&address))
+    }
 }
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Policy")
+            .field("digest", &format_args!("{}", self.digest))
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn too_many() -> Fault {
+    Fault::new(
+        ErrorCode::TooLong,
+        format!("a list has at most {} entries", Builder::CAPACITY),
+    )
+}
+
+/// A wider range of ports is no service that is known to speak TLS, but a slip or a sweep.
+const WIDEST_STREAM_RANGE: u16 = 256;

@@ -5,7 +5,7 @@ use std::fmt;
 /// What an entry demands to see on the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StreamKind {
-    /// A TLS ClientHello whose SNI is the authorised name.
+    /// A TLS `ClientHello` whose SNI is the authorised name.
     Tls,
     /// HTTP requests whose Host is the authorised name.
     Http,
@@ -119,7 +119,9 @@ mod tests {
     fn all_is_the_union_of_every_kind() {
         let all = StreamKind::ALL
             .into_iter()
-            .fold(StreamKinds::NONE, |set, kind| set.union(StreamKinds::only(kind)));
+            .fold(StreamKinds::NONE, |set, kind| {
+                set.union(StreamKinds::only(kind))
+            });
         assert_eq!(all, StreamKinds::ALL);
         assert!(StreamKinds::ALL.without(all).is_empty());
     }

@@ -1,0 +1,189 @@
+//! The grammar of one entry:
+//!
+//! ```text
+//! entry  = ["!"] target [":" ports] ["/" proto] ["@" range] | "@" preset | "@tool:" tool
+//! target = name | "*." name | address | range          (IPv6 in brackets when ports follow)
+//! ports  = port | low "-" high | "*"
+//! proto  = "tls" | "http" | "tcp"
+//! ```
+//!
+//! Presets and tools are lists of entries that the host keeps; it writes them out before the list
+//! gets here, so that what is enforced can be read.
+
+use ipnet::IpNet;
+
+use crate::entry::{Effect, Entry, Target, Terms};
+use crate::error::ErrorCode;
+use crate::fault::Fault;
+use crate::host::Host;
+use crate::name::HostName;
+use crate::port::PortRange;
+use crate::stream::StreamKind;
+use crate::{breadth, target};
+
+/// Reads one entry, without blanks around it.
+pub(crate) fn parse(text: &str) -> Result<Entry, Fault> {
+    if text.len() > LONGEST {
+        return Err(Fault::new(
+            ErrorCode::TooLong,
+            format!("an entry has at most {LONGEST} bytes"),
+        ));
+    }
+    let (effect, rest) = match text.strip_prefix('!') {
+        Some(rest) => (Effect::Deny, rest),
+        None => (Effect::Allow, text),
+    };
+    if rest.is_empty() {
+        return Err(Fault::new(
+            ErrorCode::Empty,
+            "say what to deny, as in !example.com",
+        ));
+    }
+    if let Some(preset) = rest.strip_prefix('@') {
+        return Err(unexpanded(preset));
+    }
+    if let Some((_, rest)) = rest.split_once("://") {
+        return Err(url(rest));
+    }
+    let (rest, lift) = split_lift(rest)?;
+    let (target, tail) = target::parse(rest)?;
+    let (ports, kind) = parse_tail(&target, tail)?;
+    let terms = Terms {
+        effect,
+        ports,
+        kind,
+        lift,
+    };
+    check_lift(&target, &terms)?;
+    breadth::check(&target, &terms)?;
+    Ok(Entry {
+        target,
+        terms: terms.canonical(),
+    })
+}
+
+fn split_lift(text: &str) -> Result<(&str, Option<IpNet>), Fault> {
+    let Some((rest, range)) = text.split_once('@') else {
+        return Ok((text, None));
+    };
+    match target::parse_range(range) {
+        Ok(range) => Ok((rest, Some(range))),
+        Err(_) if is_user(rest) => Err(userinfo(range)),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Whether what stands before an `@` is rather `user` or `user:password` than an entry.
+fn is_user(text: &str) -> bool {
+    let name = text.split(':').next().unwrap_or_default();
+    let entry = target::parse(text).is_ok_and(|(target, tail)| parse_tail(&target, tail).is_ok());
+    !entry || !name.contains('.')
+}
+
+fn check_lift(target: &Target, terms: &Terms) -> Result<(), Fault> {
+    let hint = match (target, terms.effect, terms.lift) {
+        (_, _, None) | (Target::Exact(_) | Target::Below(_), Effect::Allow, _) => return Ok(()),
+        (_, Effect::Deny, Some(range)) => format!("deny a range by an entry of its own: !{range}"),
+        (Target::Net(_), Effect::Allow, Some(_)) => {
+            "an address needs no range behind @: its own entry lifts the guard for it".into()
+        }
+    };
+    Err(Fault::new(ErrorCode::Address, hint))
+}
+
+fn parse_tail(
+    target: &Target,
+    tail: &str,
+) -> Result<(Option<PortRange>, Option<StreamKind>), Fault> {
+    let (ports, word) = match tail.split_once('/') {
+        Some((ports, word)) => (ports, Some(word)),
+        None => (tail, None),
+    };
+    let kind = word.map(|word| parse_kind(target, word)).transpose()?;
+    if ports.is_empty() {
+        return Ok((None, kind));
+    }
+    let range = ports
+        .strip_prefix(':')
+        .and_then(PortRange::parse)
+        .ok_or_else(|| {
+            Fault::new(
+                ErrorCode::Port,
+                "a port is 1 to 65535, a range as in 8000-8100, or * for all of them",
+            )
+        })?;
+    Ok((Some(range), kind))
+}
+
+fn parse_kind(target: &Target, word: &str) -> Result<StreamKind, Fault> {
+    let lower = word.to_ascii_lowercase();
+    if let Some(kind) = StreamKind::ALL
+        .into_iter()
+        .find(|kind| kind.as_str() == lower)
+    {
+        return Ok(kind);
+    }
+    match target {
+        Target::Exact(name) if !OTHER_PROTOCOLS.contains(&lower.as_str()) => Err(path_of(name)),
+        Target::Exact(_) | Target::Below(_) | Target::Net(_) => Err(Fault::new(
+            ErrorCode::Protocol,
+            "a protocol is tcp, tls or http, as in example.com:22/tcp",
+        )),
+    }
+}
+
+fn path_of(name: &HostName) -> Fault {
+    Fault::new(
+        ErrorCode::Url,
+        format!("did you mean {name}? an entry names a host, never a path on it"),
+    )
+}
+
+/// What stands behind `://`, of which the host may be what was meant.
+fn url(rest: &str) -> Fault {
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !name.ends_with(':') => (name, PortRange::parse(port)),
+        _ => (host, None),
+    };
+    let hint = match Host::parse(name) {
+        Ok(host) => format!(
+            "did you mean {}? an entry names a host, never a URL",
+            Entry::allowing(&host, port, None)
+        ),
+        Err(_) => "an entry names a host, never a URL".into(),
+    };
+    Fault::new(ErrorCode::Url, hint)
+}
+
+fn userinfo(behind: &str) -> Fault {
+    // Also how a repository is named over SSH: git@host:path.
+    let host = behind.split([':', '/']).next().unwrap_or_default();
+    let hint = match HostName::parse(host) {
+        Ok(name) => format!("leave out the user: did you mean {name}, or {name}:22 for SSH?"),
+        Err(_) => "leave out the user: an entry names a host".into(),
+    };
+    Fault::new(ErrorCode::Userinfo, hint)
+}
+
+fn unexpanded(preset: &str) -> Fault {
+    let hint = match preset.strip_prefix("tool:") {
+        Some(_) => {
+            "host-collector writes @tool entries out for the machine it runs on; pass the list through it"
+        }
+        None => {
+            "no preset of this name is known; host-collector writes presets out, and lists those it has"
+        }
+    };
+    Fault::new(ErrorCode::Preset, hint)
+}
+
+/// The longest entry in bytes: a name has 253 at most, and in U-labels not many times as much.
+const LONGEST: usize = 1024;
+
+/// Words that somebody writes who means a protocol rather than a path.
+const OTHER_PROTOCOLS: [&str; 16] = [
+    "udp", "quic", "https", "http2", "http3", "h2", "h3", "ssl", "ssh", "ftp", "ws", "wss", "dns",
+    "icmp", "sctp", "any",
+];

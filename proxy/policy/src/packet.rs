@@ -1,0 +1,113 @@
+//! The address entries as a packet filter can hold them: ranges and ports, nothing that denies.
+
+use ipnet::IpNet;
+
+use crate::entry::Effect;
+use crate::net;
+use crate::port::PortRange;
+use crate::rule::{Rule, RuleId, Scope};
+use crate::rules::Rules;
+
+/// Addresses and ports on them that may be reached without a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AddressRule {
+    /// The addresses.
+    pub net: IpNet,
+    /// The ports on them.
+    pub ports: PortRange,
+}
+
+impl AddressRule {
+    /// What is left when another's part is cut out: pieces that do not overlap.
+    fn subtract(self, hole: Self) -> Vec<Self> {
+        let shared = match (hole.net.contains(&self.net), self.net.contains(&hole.net)) {
+            (true, _) => self.net,
+            (false, true) => hole.net,
+            (false, false) => return vec![self],
+        };
+        let outside = net::subtract(self.net, shared)
+            .into_iter()
+            .map(|net| Self { net, ..self });
+        let inside = self
+            .ports
+            .subtract(hole.ports)
+            .map(|ports| Self { net: shared, ports });
+        outside.chain(inside).collect()
+    }
+}
+
+/// What the address entries allow once the denies are cut out, as pieces that do not overlap.
+///
+/// A packet shows no protocol, so a deny of one protocol is cut out like any other: the filter may
+/// refuse what the proxy would have let through, never the other way round.
+pub(crate) fn address_rules(rules: &Rules) -> Vec<AddressRule> {
+    let denies: Vec<AddressRule> = ranges(rules, Effect::Deny)
+        .flat_map(|(_, net, rule)| on_ports(net, rule))
+        .collect();
+    let mut pieces: Vec<AddressRule> = ranges(rules, Effect::Allow)
+        .flat_map(|(id, net, rule)| {
+            let earlier = earlier_allows(rules, id, net);
+            on_ports(net, rule)
+                .flat_map(move |piece| without(piece, &earlier))
+                .collect::<Vec<_>>()
+        })
+        .flat_map(|piece| without(piece, &denies))
+        .collect();
+    pieces.sort_unstable();
+    pieces
+}
+
+/// The ranges in which the guard is lifted for some destination, less what is denied altogether.
+pub(crate) fn lifted_ranges(rules: &Rules) -> Vec<IpNet> {
+    let everywhere = |net| AddressRule {
+        net,
+        ports: PortRange::ALL,
+    };
+    let denied: Vec<AddressRule> = ranges(rules, Effect::Deny)
+        .filter(|(_, _, rule)| rule.terms.ports.is_none() && rule.terms.kind.is_none())
+        .map(|(_, net, _)| everywhere(net))
+        .collect();
+    let lifted = rules
+        .iter()
+        .filter(|(_, rule)| rule.terms.effect == Effect::Allow)
+        .filter_map(|(_, rule)| rule.lifted())
+        .flat_map(|net| without(everywhere(net), &denied))
+        .map(|piece| piece.net);
+    IpNet::aggregate(&lifted.collect())
+}
+
+fn ranges(rules: &Rules, effect: Effect) -> impl Iterator<Item = (RuleId, IpNet, &Rule)> {
+    rules
+        .iter()
+        .filter(move |(_, rule)| rule.terms.effect == effect)
+        .filter_map(|(id, rule)| match rule.scope {
+            Scope::Net(net) => Some((id, net, rule)),
+            Scope::Exact(_) | Scope::Below(_) => None,
+        })
+}
+
+/// What other rules allow of this range: those about a larger one, and of those about the same
+/// range the ones that come first, so that each piece is in exactly one.
+fn earlier_allows(rules: &Rules, id: RuleId, net: IpNet) -> Vec<AddressRule> {
+    rules
+        .covering_net(net)
+        .filter(|(_, rule)| rule.terms.effect == Effect::Allow)
+        .filter(|(other, rule)| rule.scope != Scope::Net(net) || *other < id)
+        .flat_map(|(_, rule)| on_ports(net, rule))
+        .collect()
+}
+
+fn on_ports(net: IpNet, rule: &Rule) -> impl Iterator<Item = AddressRule> + use<> {
+    rule.terms
+        .port_ranges()
+        .map(move |ports| AddressRule { net, ports })
+}
+
+fn without(piece: AddressRule, holes: &[AddressRule]) -> Vec<AddressRule> {
+    holes.iter().fold(vec![piece], |pieces, hole| {
+        pieces
+            .into_iter()
+            .flat_map(|piece| piece.subtract(*hole))
+            .collect()
+    })
+}
