@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     hash::{Hash, Hasher},
 };
 
@@ -17,6 +18,12 @@ use crate::Weight;
 /// The host's secret for one run, from a source of randomness that the guest cannot know.
 #[derive(Clone, Copy)]
 pub struct Seed(pub [u8; 16]);
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seed(…)")
+    }
+}
 
 /// A number of different things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,82 @@
+//! What came of attending a run.
+
+use report::{Account, Evidence, PeerEnd, Verdict, verdict};
+
+use super::{greeting::Refusal, journal::Journal, session::Fault};
+
+/// The outcome of [`super::Channel::attend`].
+#[derive(Debug)]
+pub struct Attendance {
+    /// What the container reported, if one was admitted.
+    pub reports: Option<Reports>,
+    /// Peers that were turned away.
+    pub refusals: Refusals,
+    /// The journal of what was reported.
+    pub journal: Journal,
+}
+
+/// An account and how it ended.
+#[derive(Debug)]
+pub struct Reports {
+    /// What was reported.
+    pub account: Account,
+    /// What became of the sender.
+    pub peer: PeerEnd,
+    /// Why the collector hung up, if it did.
+    pub fault: Option<Fault>,
+}
+
+impl Attendance {
+    /// Whether the rules were in force and the guest was started: it is, if and only if the
+    /// container said so.
+    #[must_use]
+    pub fn was_launched(&self) -> bool {
+        self.reports
+            .as_ref()
+            .is_some_and(|reports| reports.account.enforcing().is_some())
+    }
+
+    /// How complete the account is.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        verdict(match &self.reports {
+            None => Evidence::Silence,
+            Some(Reports { account, peer, .. }) => Evidence::Reports {
+                account,
+                peer: *peer,
+            },
+        })
+    }
+
+    /// One sentence on why the account is not complete.
+    #[must_use]
+    pub fn shortfall(&self) -> Option<String> {
+        match &self.reports {
+            None => self
+                .refusals
+                .last
+                .as_ref()
+                .map(|refusal| format!("a peer was turned away: {refusal}")),
+            Some(Reports {
+                fault: Some(fault), ..
+            }) => Some(fault.to_string()),
+            Some(_) => self.verdict().reason.map(|reason| reason.to_string()),
+        }
+    }
+}
+
+/// Peers that were turned away.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// How many.
+    pub count: u64,
+    /// Why the last of them was.
+    pub last: Option<Refusal>,
+}
+
+impl Refusals {
+    pub(crate) fn note(&mut self, refusal: Refusal) {
+        self.count = self.count.saturating_add(1);
+        self.last = Some(refusal);
+    }
+}

@@ -1,0 +1,122 @@
+//! Every report as it came, in a file, before its sender is told that it may forget it.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+/// The journal of one run. A guest that makes noise cannot fill a disk with it, and a disk that is
+/// full costs the detail, never the numbers, which are in the account.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+    limit: u64,
+    skipped: u64,
+    broken: Option<io::ErrorKind>,
+}
+
+impl Journal {
+    /// The greatest size of a journal, in bytes: some 80 000 reports.
+    pub const LIMIT: u64 = 16 * 1024 * 1024;
+
+    /// Starts a journal where none is.
+    pub(crate) fn create(path: &Path, limit: u64) -> io::Result<Self> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            bytes: 0,
+            limit,
+            skipped: 0,
+            broken: None,
+        })
+    }
+
+    /// Writes whole lines, or counts them as skipped.
+    pub(crate) fn append(&mut self, lines: &str) {
+        let size = lines.len() as u64;
+        if self.broken.is_none() && self.bytes.saturating_add(size) <= self.limit {
+            match self.file.write_all(lines.as_bytes()) {
+                Ok(()) => return self.bytes = self.bytes.saturating_add(size),
+                // Not tried again: what follows half a line could not be read anyway.
+                Err(error) => self.broken = Some(error.kind()),
+            }
+        }
+        self.skipped = self.skipped.saturating_add(lines.lines().count() as u64);
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reports that are not in it.
+    #[must_use]
+    pub const fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// Why writing it ended early, where it did.
+    #[must_use]
+    pub const fn broken(&self) -> Option<io::ErrorKind> {
+        self.broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    use super::*;
+
+    #[test]
+    fn what_is_over_the_bound_is_counted_and_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::create(&dir.path().join("j"), 10).unwrap();
+        journal.append("12345\n");
+        journal.append("1\n2\n3\n");
+        journal.append("123\n");
+        assert_eq!(fs::read_to_string(journal.path()).unwrap(), "12345\n123\n");
+        assert_eq!((journal.skipped(), journal.broken()), (3, None));
+    }
+
+    #[test]
+    fn a_full_disk_is_noted_and_costs_no_more_than_the_lines() {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut journal = Journal {
+            path: "/dev/full".into(),
+            file: full,
+            bytes: 0,
+            limit: 100,
+            skipped: 0,
+            broken: None,
+        };
+        journal.append("1\n2\n");
+        journal.append("3\n");
+        assert_eq!(
+            (journal.skipped(), journal.broken()),
+            (3, Some(io::ErrorKind::StorageFull))
+        );
+    }
+
+    #[test]
+    fn only_its_owner_can_read_it_and_an_old_one_is_not_continued() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let _journal = Journal::create(&path, 10).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert!(Journal::create(&path, 10).is_err());
+    }
+}

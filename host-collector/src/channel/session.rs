@@ -1,0 +1,202 @@
+//! The conversation with the admitted container: read, journal, acknowledge, until it ends.
+
+use std::{io, ops::ControlFlow, pin::Pin, time::Instant};
+
+use report::{
+    Account, FrameError, FrameReader, HostMessage, PeerEnd, Received, Report, Seed, Welcome,
+};
+use tokio::net::UnixStream;
+
+use super::{
+    allowance::Allowance, attendance::Reports, greeting::Greeted, journal::Journal, peer::Peer,
+    voice::Voice,
+};
+
+/// Why the collector hung up on a container.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// After a line that is too long nothing can be told apart.
+    #[error("the channel was closed after {0}")]
+    Frame(#[from] FrameError),
+    /// The connection broke.
+    #[error("the channel broke: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// One admitted container.
+pub(crate) struct Session<'a> {
+    stream: UnixStream,
+    reader: FrameReader,
+    voice: Voice,
+    journal: &'a mut Journal,
+    account: Account,
+    on_message: &'a mut (dyn FnMut(&Received) + Send),
+}
+
+impl<'a> Session<'a> {
+    /// Journals the hello and welcomes its sender.
+    pub(crate) fn welcome(
+        greeted: Greeted,
+        welcome: Welcome,
+        seed: Seed,
+        journal: &'a mut Journal,
+        on_message: &'a mut (dyn FnMut(&Received) + Send),
+    ) -> (Self, Peer) {
+        let Greeted {
+            stream,
+            peer,
+            hello,
+            reader,
+        } = greeted;
+        let mut session = Self {
+            stream,
+            reader,
+            voice: Voice::default(),
+            journal,
+            account: Account::new(seed),
+            on_message,
+        };
+        session.journal.append(&hello.journal_line());
+        session.note(&hello.message);
+        session.voice.say(&HostMessage::Welcome(welcome));
+        session.voice.acknowledge(hello.message.seq);
+        (session, peer)
+    }
+
+    /// Listens until the peer has ended, or until `over` says that the run has.
+    pub(crate) async fn listen(
+        mut self,
+        peer: Peer,
+        mut over: Pin<&mut impl Future<Output = ()>>,
+    ) -> Reports {
+        let heard = self.hear(&peer, over.as_mut()).await;
+        // Nothing more can be read; what is left to learn is whether the sender is gone.
+        let (fault, peer) = match heard {
+            Ok(End::Closed) => (None, self.outlast(&peer, over).await),
+            Ok(End::Over) => (None, peer.state()),
+            Err(fault) => (Some(fault), self.outlast(&peer, over).await),
+        };
+        Reports {
+            account: self.account,
+            peer,
+            fault,
+        }
+    }
+
+    /// Hangs up and waits for the peer's end.
+    async fn outlast(&mut self, peer: &Peer, over: Pin<&mut impl Future<Output = ()>>) -> PeerEnd {
+        // The other end must see the end of the channel, or it would wait for acknowledgements.
+        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        tokio::select! {
+            () = peer.exited() => PeerEnd::Exited,
+            () = over => peer.state(),
+        }
+    }
+
+    async fn hear(
+        &mut self,
+        peer: &Peer,
+        mut over: Pin<&mut impl Future<Output = ()>>,
+    ) -> Result<End, Fault> {
+        let mut allowance = Allowance::new(BYTES_PER_SECOND, Instant::now());
+        let mut paused = None;
+        // What came with the hello is waiting already.
+        self.take(&[])?;
+        loop {
+            self.voice.speak(&self.stream);
+            tokio::select! {
+                biased;
+                ready = self.stream.readable(), if paused.is_none() => {
+                    ready?;
+                    let before = self.read_some()?;
+                    let ControlFlow::Continue(count) = before else { return Ok(End::Closed) };
+                    paused = allowance.spend(count, Instant::now());
+                }
+                () = until(paused), if paused.is_some() => paused = None,
+                ready = self.stream.writable(), if self.voice.is_held_up() => ready?,
+                () = peer.exited() => return self.drain(End::Closed),
+                () = over.as_mut() => return self.drain(End::Over),
+            }
+        }
+    }
+
+    /// Takes what a peer that has ended left behind.
+    fn drain(&mut self, end: End) -> Result<End, Fault> {
+        let mut left = DRAINED_AT_MOST;
+        while left > 0 {
+            match self.read_some()? {
+                ControlFlow::Continue(0) | ControlFlow::Break(()) => break,
+                ControlFlow::Continue(count) => left = left.saturating_sub(count),
+            }
+        }
+        Ok(end)
+    }
+
+    /// Reads what is there: so many bytes, none if nothing is, or the end.
+    fn read_some(&mut self) -> Result<ControlFlow<(), usize>, Fault> {
+        let mut buffer = [0; 16 * 1024];
+        match self.stream.try_read(&mut buffer) {
+            Ok(0) => Ok(ControlFlow::Break(())),
+            Ok(count) => {
+                self.take(buffer.get(..count).unwrap_or_default())?;
+                Ok(ControlFlow::Continue(count))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(ControlFlow::Continue(0)),
+            // The peer died with our words unread: that is an end like any other.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Ok(ControlFlow::Break(()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Journals the whole lines among what was read, and acknowledges them after that.
+    fn take(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.reader.push(bytes);
+        let (mut lines, mut messages) = (String::new(), Vec::new());
+        let ended = loop {
+            match self.reader.next_line() {
+                Ok(Some(line)) => match Report::read(line) {
+                    Ok(report) => {
+                        lines.push_str(&report.journal_line());
+                        messages.push(report.message);
+                    }
+                    Err(_) => self.account.note_unreadable(),
+                },
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error.into()),
+            }
+        };
+        self.journal.append(&lines);
+        for message in &messages {
+            self.note(message);
+            self.voice.acknowledge(message.seq);
+        }
+        ended
+    }
+
+    fn note(&mut self, message: &Received) {
+        self.account.apply(message);
+        (self.on_message)(message);
+    }
+}
+
+/// How hearing a peer ended.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// Nothing more can come.
+    Closed,
+    /// The run is over, whatever the peer does.
+    Over,
+}
+
+async fn until(instant: Option<Instant>) {
+    if let Some(instant) = instant {
+        tokio::time::sleep_until(instant.into()).await;
+    }
+}
+
+/// Ten times what a container sends that reports as often as it may.
+const BYTES_PER_SECOND: u32 = 4 * 1024 * 1024;
+/// More than fits into the buffers of a socket.
+const DRAINED_AT_MOST: usize = 4 * 1024 * 1024;

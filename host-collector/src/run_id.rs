@@ -1,0 +1,72 @@
+//! The name of a run: of its directory, its label, and its lines in the log.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// 24 lower-case hexadecimal digits from the system's randomness, so that a few of them name a run
+/// and no two hosts ever make the same.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
+pub struct RunId(String);
+
+impl RunId {
+    /// A new name.
+    ///
+    /// # Errors
+    /// When the system has no randomness to give.
+    pub fn random() -> Result<Self, getrandom::Error> {
+        random_hex::<12>().map(Self)
+    }
+
+    /// The digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// `N` random bytes in lower-case hexadecimal.
+pub(crate) fn random_hex<const N: usize>() -> Result<String, getrandom::Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)?;
+    Ok(hex(&bytes))
+}
+
+/// Bytes in lower-case hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 0xf])
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_safe_as_a_file_name_and_never_the_same_twice() {
+        let (a, b) = (RunId::random().unwrap(), RunId::random().unwrap());
+        assert_ne!(a, b);
+        assert_eq!(a.as_str().len(), 24);
+        assert!(
+            a.as_str()
+                .bytes()
+                .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)),
+            "{a}"
+        );
+    }
+
+    #[test]
+    fn hexadecimal_keeps_leading_zeros() {
+        assert_eq!(hex(&[0x00, 0x0f, 0xa0]), "000fa0");
+    }
+}

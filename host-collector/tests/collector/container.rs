@@ -1,0 +1,264 @@
+//! Plays the container: a client of the report channel that says what a test tells it to.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::net::UnixStream as StdStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+use host_collector::{
+    channel::{Attendance, Channel},
+    environment::Environment,
+};
+use report::{
+    Body, Bye, Denied, EndReason, Enforcement, Enforcing, Exit, Hello, HostMessage, Ipv6,
+    MAX_FRAME, Message, PROTOCOL, Printable, Target, Totals, Transport, encode,
+};
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader as AsyncBufReader},
+    net::UnixStream,
+    sync::oneshot,
+};
+
+pub(crate) const DIGEST: &str = "d1ce";
+
+/// A channel in a directory of its own.
+pub(crate) struct Run {
+    pub(crate) dir: TempDir,
+    pub(crate) channel: Channel,
+}
+
+impl Run {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let channel = Channel::create(dir.path(), Some(DIGEST.into())).unwrap();
+        Self { dir, channel }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.channel.directory().join("report.sock")
+    }
+
+    pub(crate) fn nonce(&self) -> String {
+        self.channel.nonce().expose().to_owned()
+    }
+
+    /// Attends while `script` plays; the run is over when it returns.
+    pub(crate) async fn attend(self, script: impl AsyncFnOnce(Scene)) -> Attendance {
+        let scene = Scene {
+            socket: self.socket(),
+            nonce: self.nonce(),
+            dir: self.dir.path().to_owned(),
+        };
+        let (done, over) = oneshot::channel::<()>();
+        let over = async { drop(over.await) };
+        let play = async {
+            script(scene).await;
+            drop(done);
+        };
+        tokio::join!(self.channel.attend(over, |_| {}), play).0
+    }
+}
+
+/// What a script may use.
+pub(crate) struct Scene {
+    pub(crate) socket: PathBuf,
+    pub(crate) nonce: String,
+    pub(crate) dir: PathBuf,
+}
+
+impl Scene {
+    pub(crate) async fn connect(&self) -> Container {
+        let stream = UnixStream::connect(&self.socket).await.unwrap();
+        Container {
+            stream: AsyncBufReader::new(stream),
+            seq: 0,
+        }
+    }
+
+    /// Connects and gets welcomed.
+    pub(crate) async fn join(&self) -> Container {
+        let mut container = self.connect().await;
+        container.report(hello(&self.nonce)).await;
+        assert!(matches!(
+            container.answer().await,
+            Some(HostMessage::Welcome(_))
+        ));
+        container
+    }
+
+    pub(crate) fn journal(&self) -> String {
+        fs::read_to_string(self.dir.join("journal.jsonl")).unwrap()
+    }
+}
+
+/// One connection to the collector.
+pub(crate) struct Container {
+    stream: AsyncBufReader<UnixStream>,
+    pub(crate) seq: u64,
+}
+
+impl Container {
+    /// Sends the next message.
+    pub(crate) async fn report(&mut self, body: Body) {
+        self.seq += 1;
+        self.raw(&line(self.seq, body)).await;
+    }
+
+    pub(crate) async fn raw(&mut self, bytes: &[u8]) {
+        assert!(self.offer(bytes).await, "the collector hung up");
+    }
+
+    /// Sends what may not be wanted any more, and says whether it could be sent.
+    pub(crate) async fn offer(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).await.is_ok()
+    }
+
+    /// What the collector says next; nothing if it hung up.
+    pub(crate) async fn answer(&mut self) -> Option<HostMessage> {
+        let mut line = String::new();
+        match self.stream.read_line(&mut line).await {
+            Ok(0) | Err(_) => None,
+            Ok(_) => Some(serde_json::from_str(&line).unwrap()),
+        }
+    }
+
+    /// Waits until everything that was sent is acknowledged.
+    pub(crate) async fn settle(&mut self) {
+        while self.answer().await.expect("the collector hung up")
+            != (HostMessage::Ack { seq: self.seq })
+        {}
+    }
+}
+
+pub(crate) fn line(seq: u64, body: Body) -> Vec<u8> {
+    encode(&Message { body, seq, t: seq }, MAX_FRAME).unwrap()
+}
+
+pub(crate) fn hello(nonce: &str) -> Body {
+    Body::Hello(Hello {
+        protocol: PROTOCOL,
+        nonce: nonce.into(),
+        version: Printable::new("0"),
+        policy_digest: Some(Printable::new(DIGEST)),
+        guest_uid: 1000,
+    })
+}
+
+pub(crate) fn enforcing() -> Body {
+    Body::Enforcing(Enforcing {
+        enforcement: Enforcement::Name,
+        backend: Printable::new("nftables"),
+        ruleset_digest: Printable::new("0"),
+        self_test: Vec::new(),
+        ipv6: Ipv6::Absent,
+        degradations: Vec::new(),
+    })
+}
+
+pub(crate) fn denied(host: &str, count: u64) -> Body {
+    Body::Denied(Denied {
+        target: Target {
+            host: Some(Printable::new(host)),
+            address: None,
+            port: Some(443),
+        },
+        proto: Transport::Tcp,
+        reason: policy::DenyReason::NotAllowed,
+        count,
+        first: 1,
+        last: 2,
+    })
+}
+
+pub(crate) fn exit(code: i32) -> Body {
+    Body::Exit(Exit {
+        code: Some(code),
+        signal: None,
+        end_reason: EndReason::Exited,
+        cpu_ms: 1,
+        peak_rss_kb: None,
+        outlived_root: 0,
+        detail: None,
+    })
+}
+
+pub(crate) fn bye(seq: u64, refused: u64) -> Body {
+    let mut totals = Totals::default();
+    totals
+        .denied
+        .insert(policy::DenyReason::NotAllowed, refused);
+    Body::Bye(Bye {
+        last_seq: seq,
+        totals,
+    })
+}
+
+/// Starts this test binary again as a container of its own process, which sends `script`, waits for
+/// the acknowledgement of its last message, and either exits or waits to be killed.
+pub(crate) fn spawn(socket: &Path, dir: &Path, script: &[Body], end: ProcessEnd) -> Child {
+    let lines: Vec<u8> = (1..)
+        .zip(script)
+        .flat_map(|(seq, body)| line(seq, body.clone()))
+        .collect();
+    let file = dir.join("script");
+    fs::write(&file, lines).unwrap();
+    Command::new("/proc/self/exe")
+        .args([
+            "--exact",
+            "container::plays_a_container_where_it_is_told_to",
+            "--nocapture",
+        ])
+        .env("FAKE_CONTAINER_SOCKET", socket)
+        .env("FAKE_CONTAINER_SCRIPT", file)
+        .env(
+            "FAKE_CONTAINER_END",
+            if end == ProcessEnd::Exits {
+                "exit"
+            } else {
+                "stay"
+            },
+        )
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProcessEnd {
+    Exits,
+    Stays,
+}
+
+#[test]
+fn plays_a_container_where_it_is_told_to() {
+    let environment = Environment::of_process();
+    let Some(socket) = environment.get("FAKE_CONTAINER_SOCKET") else {
+        return;
+    };
+    let script = fs::read(environment.get("FAKE_CONTAINER_SCRIPT").unwrap()).unwrap();
+    let last = script
+        .split(|b| *b == b'\n')
+        .filter(|line| !line.is_empty())
+        .count();
+    let mut stream = StdStream::connect(socket).unwrap();
+    stream.write_all(&script).unwrap();
+    let ack = format!("{{\"type\":\"ack\",\"seq\":{last}}}");
+    assert!(
+        BufReader::new(&stream)
+            .lines()
+            .any(|line| line.unwrap() == ack),
+        "no {ack}"
+    );
+    if environment
+        .get("FAKE_CONTAINER_END")
+        .is_some_and(|end| end == "stay")
+    {
+        // Its standard input is closed by nobody: only a signal ends this.
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}

@@ -1,0 +1,11 @@
+//! What the collector makes of containers that behave and of containers that do not, over real
+//! sockets and real files.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod channel;
+mod container;
