@@ -10,6 +10,7 @@ mod door;
 mod greeting;
 mod journal;
 mod peer;
+mod pidfd;
 mod secret;
 mod session;
 mod voice;

@@ -1,21 +1,20 @@
 //! The process at the other end of the channel, pinned so that no other can be taken for it.
 
-use std::{io, os::fd::OwnedFd};
+use std::{io, os::fd::AsFd};
 
 use report::PeerEnd;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::Pid,
 };
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    net::UnixStream,
-};
+use tokio::net::UnixStream;
+
+use super::pidfd::Pidfd;
 
 /// A connected process and a handle by which its end is known.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pidfd: AsyncFd<OwnedFd>,
+    pidfd: Pidfd,
 }
 
 impl Peer {
@@ -25,29 +24,24 @@ impl Peer {
     /// When the process is not visible from here or is gone already.
     pub(crate) fn pin(stream: &UnixStream) -> io::Result<Self> {
         let pid = stream.peer_cred()?.pid().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| {
-            io::Error::other("it is in a pid namespace that cannot be seen from here")
-        })?;
-        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-        // The number could have passed to another process if the first had died; it is alive as
-        // long as its end of the connection is open, for it has told nobody of it yet.
-        if is_ready(&stream, PollFlags::RDHUP | PollFlags::HUP) {
+        let unseen = || io::Error::other("it is in a pid namespace that cannot be seen from here");
+        let pidfd = Pidfd::open(pid.ok_or_else(unseen)?)?;
+        // The number could have passed to another process if the first had died. It is alive as
+        // long as its end of the connection is open, for it has shared that with nobody yet.
+        if is_ready(stream, PollFlags::RDHUP | PollFlags::HUP) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self {
-            pidfd: AsyncFd::register_with_interest(pidfd, Interest::READABLE)?,
-        })
+        Ok(Self { pidfd })
     }
 
-    /// Waits until the process has ended (`pidfd_open(2)`: it becomes readable).
+    /// Waits until the process has ended.
     pub(crate) async fn exited(&self) {
-        // An error means that the reactor is shutting down: there is nothing to wait for.
-        let _ = self.pidfd.readable().await;
+        self.pidfd.ended().await;
     }
 
     /// What is known of it now.
     pub(crate) fn state(&self) -> PeerEnd {
-        if is_ready(self.pidfd.get_ref(), PollFlags::IN) {
+        if is_ready(&self.pidfd, PollFlags::IN) {
             PeerEnd::Exited
         } else {
             PeerEnd::Alive
@@ -55,7 +49,7 @@ impl Peer {
     }
 }
 
-fn is_ready(fd: &impl std::os::fd::AsFd, flags: PollFlags) -> bool {
+fn is_ready(fd: &impl AsFd, flags: PollFlags) -> bool {
     let mut fds = [PollFd::new(fd, flags)];
     let now = Timespec {
         tv_sec: 0,
@@ -99,9 +93,8 @@ mod tests {
     fn the_end_of_a_process_is_seen() {
         with_runtime(async {
             let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-            let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
             let peer = Peer {
-                pidfd: AsyncFd::register_with_interest(pidfd, Interest::READABLE).unwrap(),
+                pidfd: Pidfd::open(Pid::from_child(&child)).unwrap(),
             };
             assert_eq!(peer.state(), PeerEnd::Alive);
             drop(child.stdin.take());
