@@ -119,16 +119,16 @@ fn packets(mut bytes: &[u8]) -> Vec<RefusedPacket> {
 }
 
 fn refused(attributes: &[PacketNla]) -> Option<RefusedPacket> {
-    let prefix = attributes.iter().find_map(|attribute| match attribute {
-        PacketNla::Prefix(prefix) => prefix.to_str().ok(),
-        _ => None,
-    })?;
-    let reason = prefix.parse().ok()?;
-    let head = attributes.iter().find_map(|attribute| match attribute {
-        PacketNla::Payload(payload) => Some(payload.as_slice()),
-        _ => None,
-    })?;
-    let (target, proto) = target(head, reason);
+    let (mut reason, mut head) = (None, None);
+    for attribute in attributes {
+        if let PacketNla::Prefix(prefix) = attribute {
+            reason = prefix.to_str().ok()?.parse().ok();
+        } else if let PacketNla::Payload(payload) = attribute {
+            head = Some(payload);
+        }
+    }
+    let reason = reason?;
+    let (target, proto) = target(head?, reason);
     Some(RefusedPacket {
         target,
         proto,
@@ -158,10 +158,8 @@ fn target(head: &[u8], reason: DenyReason) -> (Target, Transport) {
         Some(TransportSlice::Icmpv4(_) | TransportSlice::Icmpv6(_)) => (None, Transport::Icmp),
         Some(TransportSlice::Igmp(_)) | None => (None, Transport::Other),
     };
-    let address = ends.map(|(source, destination)| match reason {
-        DenyReason::Ingress => source,
-        _ => destination,
-    });
+    let dialled_in = reason == DenyReason::Ingress;
+    let address = ends.map(|(source, destination)| if dialled_in { source } else { destination });
     (
         Target {
             host: None,

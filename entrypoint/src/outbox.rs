@@ -243,9 +243,12 @@ mod tests {
         outbox.push_bye();
         let counted: u64 = read_all(&mut outbox)
             .iter()
-            .map(|message| match &message.body {
-                Body::Denied(denied) => denied.count,
-                _ => 0,
+            .filter_map(|message| {
+                if let Body::Denied(denied) = &message.body {
+                    Some(denied.count)
+                } else {
+                    None
+                }
             })
             .sum();
         assert_eq!(counted, 100_000);

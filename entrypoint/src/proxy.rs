@@ -26,6 +26,7 @@ pub(crate) struct Proxy {
     pub(crate) degradations: Vec<Printable>,
     stream: tokio::net::UnixStream,
     reader: FrameReader,
+    buffer: Vec<u8>,
 }
 
 impl Proxy {
@@ -69,6 +70,7 @@ impl Proxy {
             degradations,
             stream: tokio::net::UnixStream::from_std(ours).map_err(fail)?,
             reader,
+            buffer: vec![0; READ_SIZE],
         })
     }
 
@@ -77,15 +79,16 @@ impl Proxy {
     /// # Errors
     /// When it is gone, or no longer makes sense, which is the same to its parent.
     pub(crate) async fn next(&mut self) -> io::Result<FromProxy> {
-        let mut buffer = [0; 16 * 1024];
         loop {
             if let Some(message) = parse(&mut self.reader)? {
                 return Ok(message);
             }
             self.stream.readable().await?;
-            match self.stream.try_read(&mut buffer) {
+            match self.stream.try_read(&mut self.buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.reader.push(buffer.get(..count).unwrap_or_default()),
+                Ok(count) => self
+                    .reader
+                    .push(self.buffer.get(..count).unwrap_or_default()),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
             }
@@ -162,6 +165,7 @@ fn executable() -> Result<PathBuf, Failure> {
 
 const NAME: &str = "sandbox-egress-proxy";
 const STEP: &str = "start the proxy";
+const READ_SIZE: usize = 16 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -195,9 +199,12 @@ mod tests {
         };
         let count: usize = ancillary
             .drain()
-            .map(|message| match message {
-                RecvAncillaryMessage::ScmRights(sockets) => sockets.count(),
-                _ => 0,
+            .map(|message| {
+                if let RecvAncillaryMessage::ScmRights(sockets) = message {
+                    sockets.count()
+                } else {
+                    0
+                }
             })
             .sum();
         assert_eq!(count, kinds.len());

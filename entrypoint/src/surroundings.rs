@@ -133,7 +133,7 @@ fn resolvers(text: &str) -> Vec<IpAddr> {
     found
 }
 
-/// The machine's own user namespace maps every id to itself (user_namespaces(7)).
+/// The machine's own user namespace maps every id to itself (`user_namespaces(7)`).
 fn is_remapped(uid_map: &str) -> bool {
     uid_map
         .split_ascii_whitespace()

@@ -55,11 +55,11 @@ mod tests {
     use super::*;
     use crate::{Identity, State};
 
-    fn process(pid: i32, ppid: i32) -> Process {
+    fn process(pid: i32, parent: i32) -> Process {
         let identity = Identity { pid, start_time: 1 };
         Process {
             identity,
-            ppid,
+            ppid: parent,
             state: State::Alive,
             name: String::new(),
         }

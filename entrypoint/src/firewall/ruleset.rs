@@ -16,7 +16,7 @@ use super::{
         accept, address, any_of, count, ct_state, daddr, dport, drop, family, field, goto, is,
         is_not, leave, log, meta, network, number, ports, prohibit, redirect, reset, word,
     },
-    transaction::{INPUT, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, split},
+    transaction::{INPUT, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
 };
 use crate::{ingress::IngressPort, surroundings::Surroundings};
 
@@ -120,10 +120,13 @@ impl Plan {
                 .filter(|rule| rule.ports == range)
                 .map(|rule| rule.net);
             let nets = IpNet::aggregate(&nets.collect());
-            for family in split(&nets).into_iter().filter(|nets| !nets.is_empty()) {
+            for (family, nets) in by_family(&nets)
+                .into_iter()
+                .filter(|(_, nets)| !nets.is_empty())
+            {
                 let to = is(
-                    daddr(family[0].addr()),
-                    any_of(family.iter().copied().map(network)),
+                    field(family, "daddr"),
+                    any_of(nets.into_iter().map(network)),
                 );
                 rules.rule(
                     OUTPUT,
@@ -226,11 +229,11 @@ impl Plan {
                 let from = is(field(family(gateway), "saddr"), address(gateway));
                 rules.rule(INPUT, [from, open(), accept()]);
             }
-            for nets in split(&self.here.own)
+            for (family, nets) in by_family(&self.here.own)
                 .into_iter()
-                .filter(|nets| !nets.is_empty())
+                .filter(|(_, nets)| !nets.is_empty())
             {
-                let from = field(family(nets[0].addr()), "saddr");
+                let from = field(family, "saddr");
                 let neighbours = any_of(
                     IpNet::aggregate(&nets)
                         .into_iter()

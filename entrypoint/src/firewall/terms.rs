@@ -172,7 +172,7 @@ pub(super) fn redirect(port: u16) -> Part {
     }))
 }
 
-/// `reject with tcp reset`: an ICMPv6 reject leaves a connect hanging for a second.
+/// `reject with tcp reset`: an `ICMPv6` reject leaves a connect hanging for a second.
 pub(super) const fn reset() -> Part {
     Statement::Reject(Some(Reject {
         _type: Some(RejectType::TCPReset),

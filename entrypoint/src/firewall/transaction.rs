@@ -87,12 +87,12 @@ impl Transaction {
         self.batch.add(NfListObject::Chain(chain));
     }
 
-    pub(super) fn rule<const N: usize>(&mut self, chain: &'static str, parts: [Part; N]) {
+    pub(super) fn rule(&mut self, chain: &'static str, parts: impl Into<Vec<Part>>) {
         self.batch.add(NfListObject::Rule(Rule {
             family: NfFamily::INet,
             table: TABLE.into(),
             chain: chain.into(),
-            expr: parts.to_vec().into(),
+            expr: parts.into().into(),
             ..Rule::default()
         }));
     }
@@ -101,7 +101,7 @@ impl Transaction {
     pub(super) fn set(&mut self, name: &str, nets: &[IpNet]) {
         let nets = IpNet::aggregate(&nets.to_vec());
         let types = [("4", SetType::Ipv4Addr), ("6", SetType::Ipv6Addr)];
-        for (nets, (suffix, of)) in split(&nets).into_iter().zip(types) {
+        for ((_, nets), (suffix, of)) in by_family(&nets).into_iter().zip(types) {
             let elements: Vec<_> = nets.into_iter().map(network).collect();
             self.batch.add(NfListObject::Set(Box::new(Set {
                 family: NfFamily::INet,
@@ -156,10 +156,10 @@ impl Transaction {
     }
 }
 
-/// IPv4 first, then IPv6.
-pub(super) fn split(nets: &[IpNet]) -> [Vec<IpNet>; 2] {
+/// The networks of IPv4 first, then those of IPv6, each with its name in nftables.
+pub(super) fn by_family(nets: &[IpNet]) -> [(&'static str, Vec<IpNet>); 2] {
     let (v4, v6) = nets.iter().copied().partition(|net| net.addr().is_ipv4());
-    [v4, v6]
+    [("ip", v4), ("ip6", v6)]
 }
 
 pub(super) const NAT_OUTPUT: &str = "nat_output";
