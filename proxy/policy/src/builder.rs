@@ -54,17 +54,23 @@ impl Builder {
 }
 
 #[cfg(test)]
+impl Rules {
+    /// The rules of these entries.
+    pub(crate) fn of(entries: &[&str]) -> Self {
+        let mut builder = Builder::default();
+        for entry in entries {
+            builder
+                .push(&crate::grammar::parse(entry).unwrap())
+                .unwrap();
+        }
+        builder.finish().unwrap()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::grammar;
-
-    fn text(entries: &[&str]) -> Option<String> {
-        let mut builder = Builder::default();
-        for entry in entries {
-            builder.push(&grammar::parse(entry).unwrap()).unwrap();
-        }
-        builder.finish().map(|rules| rules.text().to_owned())
-    }
 
     #[test]
     fn entries_are_sorted_and_repetition_is_dropped() {
@@ -77,14 +83,14 @@ mod tests {
             "a.example:443",
         ];
         assert_eq!(
-            text(&list).unwrap(),
+            Rules::of(&list).text(),
             "!a.example\n*.a.example\na.example:443\nb.example\n"
         );
     }
 
     #[test]
     fn nothing_builds_nothing() {
-        assert_eq!(text(&[]), None);
+        assert!(Builder::default().finish().is_none());
     }
 
     #[test]

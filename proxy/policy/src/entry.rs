@@ -157,3 +157,69 @@ fn sole_default(ports: PortRange) -> Option<StreamKind> {
     let mixed = ports.low() != ports.high() && (ports.contains(80) || ports.contains(443));
     (!mixed).then_some(first)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::grammar;
+
+    fn kinds(entry: &str, port: u16) -> Vec<&'static str> {
+        let kinds = grammar::parse(entry).unwrap().terms.kinds_on(port);
+        StreamKind::ALL
+            .into_iter()
+            .filter(|kind| kinds.contains(*kind))
+            .map(StreamKind::as_str)
+            .collect()
+    }
+
+    #[test]
+    fn an_allow_covers_what_it_says_and_no_more() {
+        for (entry, port, expected) in [
+            ("a.example", 443, vec!["tls"]),
+            ("a.example", 80, vec!["http"]),
+            ("a.example", 22, vec![]),
+            ("a.example/tls", 80, vec!["tls"]),
+            ("a.example:443/tcp", 443, vec!["tcp"]),
+            ("a.example:*", 443, vec!["tls"]),
+            ("a.example:*", 5000, vec!["tcp"]),
+            ("a.example:*", 0, vec![]),
+            ("a.example:8000-8100/http", 8100, vec!["http"]),
+        ] {
+            assert_eq!(kinds(entry, port), expected, "{entry} on {port}");
+        }
+    }
+
+    #[test]
+    fn a_deny_covers_all_that_it_does_not_exclude() {
+        for (entry, port, expected) in [
+            ("!a.example", 22, vec!["tls", "http", "tcp"]),
+            ("!a.example:443", 443, vec!["tls", "http", "tcp"]),
+            ("!a.example:443", 80, vec![]),
+            ("!a.example/tcp", 9999, vec!["tcp"]),
+        ] {
+            assert_eq!(kinds(entry, port), expected, "{entry} on {port}");
+        }
+    }
+
+    #[test]
+    fn a_suggested_entry_can_be_read_back() {
+        for (host, port, lift, expected) in [
+            ("a.example", None, None, "a.example"),
+            (
+                "a.example",
+                Some(22),
+                Some("10.0.0.0/8"),
+                "a.example:22@10.0.0.0/8",
+            ),
+            ("::1", Some(22), None, "[::1]:22"),
+            ("::1", None, None, "::1"),
+            ("10.1.2.3", Some(22), None, "10.1.2.3:22"),
+        ] {
+            let ports = port.and_then(PortRange::single);
+            let lift = lift.map(|range| range.parse().unwrap());
+            let entry = Entry::allowing(&Host::parse(host).unwrap(), ports, lift);
+            assert_eq!(entry.to_string(), expected);
+            assert_eq!(grammar::parse(expected), Ok(entry));
+        }
+    }
+}

@@ -187,3 +187,142 @@ const OTHER_PROTOCOLS: [&str; 16] = [
     "udp", "quic", "https", "http2", "http3", "h2", "h3", "ssl", "ssh", "ftp", "ws", "wss", "dns",
     "icmp", "sctp", "any",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(entry: &str) -> (ErrorCode, String) {
+        let Fault { code, hint } = parse(entry).expect_err(entry);
+        (code, hint)
+    }
+
+    #[test]
+    fn every_form_has_one_canonical_spelling() {
+        for (entry, canonical) in [
+            ("GitHub.COM.", "github.com"),
+            ("*.Example.com", "*.example.com"),
+            ("bücher.example", "xn--bcher-kva.example"),
+            ("example.com:443", "example.com:443"),
+            ("example.com:443/tls", "example.com:443"),
+            ("example.com:80/http", "example.com:80"),
+            ("example.com:80/tls", "example.com:80/tls"),
+            ("example.com:22/tcp", "example.com:22"),
+            ("example.com:8000-8100/TCP", "example.com:8000-8100"),
+            ("example.com:80-8100/tcp", "example.com:80-8100/tcp"),
+            ("example.com:1-65535", "example.com:*"),
+            ("example.com:*/tcp", "example.com:*/tcp"),
+            ("example.com/tls", "example.com/tls"),
+            ("!example.com:*", "!example.com"),
+            ("!example.com:22/tcp", "!example.com:22/tcp"),
+            ("10.1.2.3/32", "10.1.2.3"),
+            ("10.0.0.0/8:5432/tcp", "10.0.0.0/8:5432"),
+            ("10.0.0.0/8/tcp", "10.0.0.0/8/tcp"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("[2001:DB8:0::1]", "2001:db8::1"),
+            ("[2001:db8::/32]", "2001:db8::/32"),
+            ("[2001:db8::1]:22", "[2001:db8::1]:22"),
+            ("[2001:db8::/32]:*", "[2001:db8::/32]:*"),
+            ("2001:db8::1/tcp", "[2001:db8::1]/tcp"),
+            ("2001:db8::/32/tcp", "[2001:db8::/32]/tcp"),
+            ("git.corp.example@10.1.2.3", "git.corp.example@10.1.2.3/32"),
+            (
+                "git.corp.example:8443/tls@fd00::/8",
+                "git.corp.example:8443/tls@fd00::/8",
+            ),
+            ("*.corp.example@10.0.0.0/8", "*.corp.example@10.0.0.0/8"),
+            ("db@10.0.0.0/8", "db@10.0.0.0/8"),
+        ] {
+            let read = parse(entry).unwrap_or_else(|fault| panic!("{entry}: {fault:?}"));
+            assert_eq!(read.to_string(), canonical, "{entry}");
+            assert_eq!(parse(canonical), Ok(read), "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_url_is_answered_with_its_host() {
+        for (entry, hint) in [
+            ("https://github.com/org/repo", "did you mean github.com?"),
+            ("http://github.com", "did you mean github.com?"),
+            (
+                "https://user:pw@github.com:8443/x",
+                "did you mean github.com:8443?",
+            ),
+            ("ssh://git@github.com/x", "did you mean github.com?"),
+            (
+                "https://[2001:db8::1]:8443/",
+                "did you mean [2001:db8::1]:8443?",
+            ),
+            ("https://[2001:db8::1]/", "did you mean 2001:db8::1?"),
+            ("https:// /", "never a URL"),
+            ("github.com/org", "did you mean github.com?"),
+            ("github.com/", "did you mean github.com?"),
+            ("github.com:443/tcp/x", "did you mean github.com?"),
+        ] {
+            let (code, said) = refusal(entry);
+            assert_eq!(code, ErrorCode::Url, "{entry}");
+            assert!(said.contains(hint), "{entry}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_told_from_a_name_with_a_range() {
+        for (entry, code) in [
+            ("user:pw@github.com", ErrorCode::Userinfo),
+            ("user:1234@github.com", ErrorCode::Userinfo),
+            ("git@github.com:org/repo.git", ErrorCode::Userinfo),
+            ("git.corp.example@example.net", ErrorCode::Address),
+            ("git.corp.example:443@example.net", ErrorCode::Address),
+            ("git.corp.example@10.0.0.0/8:443", ErrorCode::Address),
+            ("git.corp.example@10.0.0.1/8", ErrorCode::HostBits),
+            ("git.corp.example@", ErrorCode::Address),
+            ("example.com:http@10.0.0.0/8", ErrorCode::Port),
+        ] {
+            assert_eq!(refusal(entry).0, code, "{entry}");
+        }
+    }
+
+    #[test]
+    fn a_range_behind_an_at_sign_is_for_names_that_are_allowed() {
+        for (entry, hint) in [
+            ("10.1.2.3@10.0.0.0/8", "its own entry lifts the guard"),
+            ("!git.corp.example@10.0.0.0/8", "!10.0.0.0/8"),
+        ] {
+            let (code, said) = refusal(entry);
+            assert_eq!(code, ErrorCode::Address, "{entry}");
+            assert!(said.contains(hint), "{entry}: {said}");
+        }
+    }
+
+    #[test]
+    fn another_protocol_is_not_taken_for_a_path() {
+        for entry in [
+            "example.com/udp",
+            "example.com/HTTPS",
+            "*.example.com/x",
+            "10.0.0.0/8/udp",
+            "[::1]/x",
+        ] {
+            assert_eq!(refusal(entry).0, ErrorCode::Protocol, "{entry}");
+        }
+    }
+
+    #[test]
+    fn presets_and_tools_are_written_out_elsewhere() {
+        for (entry, hint) in [
+            ("@github", "preset"),
+            ("@tool:npm", "host-collector writes @tool entries out"),
+            ("!@x", "preset"),
+        ] {
+            let (code, said) = refusal(entry);
+            assert_eq!(code, ErrorCode::Preset, "{entry}");
+            assert!(said.contains(hint), "{entry}: {said}");
+        }
+    }
+
+    #[test]
+    fn an_entry_longer_than_any_real_one_is_refused_unread() {
+        assert_eq!(refusal(&"a".repeat(LONGEST + 1)).0, ErrorCode::TooLong);
+        assert_eq!(refusal(&"a".repeat(LONGEST)).0, ErrorCode::Name);
+    }
+}

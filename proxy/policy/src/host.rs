@@ -90,3 +90,70 @@ pub enum HostError {
     #[error("brackets hold an IPv6 address and nothing else, not even a zone")]
     Brackets,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_name_or_an_address() {
+        for (raw, shown) in [
+            ("GitHub.com.", "github.com"),
+            ("10.0.0.1", "10.0.0.1"),
+            ("[2001:DB8::1]", "2001:db8::1"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("[::ffff:10.0.0.1]", "10.0.0.1"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("::10.0.0.1", "::a00:1"),
+        ] {
+            let host = Host::parse(raw).unwrap_or_else(|error| panic!("{raw}: {error}"));
+            assert_eq!(host.to_string(), shown, "{raw}");
+            assert_eq!(shown.parse(), Ok(host), "{raw}");
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_refused() {
+        for raw in [
+            "",
+            " ",
+            "0x7f.1",
+            "0177.0.0.1",
+            "127.1",
+            "[10.0.0.1]",
+            "[fe80::1%25eth0]",
+            "fe80::1%eth0",
+            "[::1",
+            "::1]",
+            "[]",
+            "[[::1]]",
+            "github.com:443",
+            "10.0.0.1:443",
+            "[::1]:443",
+            "10.0.0.0/8",
+            "a@b",
+            "1.2.3.4.5",
+        ] {
+            assert!(Host::parse(raw).is_err(), "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_shows_no_control_character() {
+        for raw in ["a\nb", "a\u{1b}[2J", "\u{0}"] {
+            let error = Host::parse(raw).unwrap_err().to_string();
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_destination_shows_an_ipv6_address_in_brackets() {
+        for (host, shown) in [
+            ("github.com", "github.com:443"),
+            ("10.0.0.1", "10.0.0.1:443"),
+            ("::1", "[::1]:443"),
+        ] {
+            assert_eq!(Destination::parse(host, 443).unwrap().to_string(), shown);
+        }
+    }
+}

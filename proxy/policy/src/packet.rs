@@ -111,3 +111,100 @@ fn without(piece: AddressRule, holes: &[AddressRule]) -> Vec<AddressRule> {
             .collect()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Policy;
+
+    fn rules(list: &str) -> Vec<String> {
+        let rules = Policy::parse(list).unwrap().address_rules();
+        rules
+            .iter()
+            .map(|rule| format!("{}:{}", rule.net, rule.ports))
+            .collect()
+    }
+
+    fn lifted(list: &str) -> Vec<String> {
+        Policy::parse(list)
+            .unwrap()
+            .lifted_ranges()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn address_entries_become_ranges_and_ports() {
+        for (list, expected) in [
+            ("10.0.0.0/8:5432", vec!["10.0.0.0/8:5432"]),
+            (
+                "203.0.113.7",
+                vec!["203.0.113.7/32:80", "203.0.113.7/32:443"],
+            ),
+            ("[2001:db8::/32]:*", vec!["2001:db8::/32:*"]),
+            ("example.com,git.corp.example@10.0.0.0/8", vec![]),
+        ] {
+            assert_eq!(rules(list), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn pieces_do_not_overlap() {
+        for (list, expected) in [
+            (
+                "10.0.0.0/8:1-100,10.1.0.0/16:50-200",
+                vec!["10.0.0.0/8:1-100", "10.1.0.0/16:101-200"],
+            ),
+            ("10.0.0.0/8:22,10.1.0.0/16:22", vec!["10.0.0.0/8:22"]),
+            (
+                "10.0.0.0/8:1-100,10.0.0.0/8:50-200",
+                vec!["10.0.0.0/8:1-100", "10.0.0.0/8:101-200"],
+            ),
+            ("10.0.0.0/8:443,10.0.0.0/8:443/tcp", vec!["10.0.0.0/8:443"]),
+        ] {
+            assert_eq!(rules(list), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn what_is_denied_is_cut_out() {
+        for (list, expected) in [
+            ("10.0.0.0/8:22,!10.128.0.0/9", vec!["10.0.0.0/9:22"]),
+            (
+                "10.0.0.0/8:*,!10.0.0.0/8:25",
+                vec!["10.0.0.0/8:1-24", "10.0.0.0/8:26-65535"],
+            ),
+            (
+                "10.0.0.0/8:*,!10.0.0.0/9:25",
+                vec!["10.0.0.0/9:1-24", "10.0.0.0/9:26-65535", "10.128.0.0/9:*"],
+            ),
+            ("10.1.2.3:22,!10.0.0.0/8", vec![]),
+            (
+                "10.1.2.3:22,!10.0.0.0/8:23,!11.0.0.0/8",
+                vec!["10.1.2.3/32:22"],
+            ),
+            ("10.1.2.3:22,!10.1.2.3:22/tls", vec![]),
+        ] {
+            assert_eq!(rules(list), expected, "{list}");
+        }
+    }
+
+    #[test]
+    fn the_guard_is_lifted_where_an_entry_names_a_range() {
+        for (list, expected) in [
+            ("example.com", vec![]),
+            (
+                "git.corp.example@10.0.0.0/8,192.168.1.1",
+                vec!["10.0.0.0/8", "192.168.1.1/32"],
+            ),
+            (
+                "a.example@10.0.0.0/9,b.example@10.128.0.0/9,c.example@10.1.0.0/16",
+                vec!["10.0.0.0/8"],
+            ),
+            ("a.example@10.0.0.0/8,!10.128.0.0/9", vec!["10.0.0.0/9"]),
+            ("a.example@10.0.0.0/8,!10.128.0.0/9:25", vec!["10.0.0.0/8"]),
+        ] {
+            assert_eq!(lifted(list), expected, "{list}");
+        }
+    }
+}

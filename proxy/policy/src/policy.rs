@@ -239,3 +239,217 @@ fn too_many() -> Fault {
 
 /// A wider range of ports is no service that is known to speak TLS, but a slip or a sweep.
 const WIDEST_STREAM_RANGE: u16 = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn permit(policy: &Policy, host: &str, port: u16) -> Permit {
+        match policy.decide(&Destination::parse(host, port).unwrap()) {
+            Decision::Allow(permit) => permit,
+            Decision::Deny(denial) => panic!("{host}:{port}: {denial:?}"),
+        }
+    }
+
+    /// What is left of some addresses, or the reason why nothing is.
+    fn checked(policy: &Policy, host: &str, addresses: &[&str]) -> Result<String, String> {
+        let addresses: Vec<IpAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        match policy.check_addresses(&permit(policy, host, 443), &addresses) {
+            Ok(left) => Ok(left
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(" ")),
+            Err(denial) => Err(denial.reason.to_string()),
+        }
+    }
+
+    #[test]
+    fn a_list_with_nothing_in_it_is_refused() {
+        for list in ["", " , \n,, ", "# all of it\n"] {
+            assert_eq!(
+                Policy::parse(list).unwrap_err().code,
+                ErrorCode::Empty,
+                "{list:?}"
+            );
+        }
+        assert_eq!(
+            Policy::from_entries::<_, &str>([]).unwrap_err().code,
+            ErrorCode::Empty
+        );
+    }
+
+    #[test]
+    fn an_error_counts_the_entries_before_it() {
+        let error =
+            Policy::from_entries(["a.example,,b.example", "# c\n\nd.example\r\n*"]).unwrap_err();
+        assert_eq!((error.position, error.entry.as_str()), (4, "*"));
+    }
+
+    #[test]
+    fn equal_lists_have_equal_digests() {
+        let policy = Policy::parse("b.example, A.example.,a.example:443/tls").unwrap();
+        assert_eq!(
+            policy.entries(),
+            ["a.example", "a.example:443", "b.example"]
+        );
+        assert_eq!(policy.len(), 3);
+        let same = Policy::parse("a.example:443\nb.example\na.example\na.example").unwrap();
+        assert_eq!(policy.digest(), same.digest());
+        assert_eq!(
+            policy.digest(),
+            Digest::of("a.example\na.example:443\nb.example\n")
+        );
+        assert_ne!(
+            policy.digest(),
+            Policy::parse("a.example").unwrap().digest()
+        );
+    }
+
+    #[test]
+    fn guarded_addresses_are_removed() {
+        let policy = Policy::parse("a.example").unwrap();
+        for (addresses, left) in [
+            (
+                vec!["8.8.8.8", "10.0.0.1", "2606:4700::1"],
+                Ok("8.8.8.8 2606:4700::1"),
+            ),
+            (vec!["::ffff:8.8.8.8"], Ok("8.8.8.8")),
+            (vec!["10.0.0.1", "127.0.0.1"], Err("private_address")),
+            (vec!["64:ff9b::a00:1"], Err("private_address")),
+            (vec![], Ok("")),
+        ] {
+            let left = left.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(
+                checked(&policy, "a.example", &addresses),
+                left,
+                "{addresses:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_guard_is_lifted_only_for_the_name_the_port_and_the_range() {
+        let policy = Policy::parse(
+            "a.example@10.0.0.0/8,b.example,*.c.example,d.c.example:22@10.0.0.0/8,10.9.9.9",
+        )
+        .unwrap();
+        for (host, addresses, left) in [
+            (
+                "a.example",
+                vec!["10.1.2.3", "::ffff:10.1.2.4"],
+                Ok("10.1.2.3 10.1.2.4"),
+            ),
+            ("a.example", vec!["192.168.0.1"], Err("private_address")),
+            ("b.example", vec!["10.1.2.3"], Err("private_address")),
+            // An address entry is for clients that name the address.
+            ("b.example", vec!["10.9.9.9"], Err("private_address")),
+            ("10.9.9.9", vec!["10.9.9.9"], Ok("10.9.9.9")),
+            ("d.c.example", vec!["10.1.2.3"], Err("private_address")),
+        ] {
+            let left = left.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(
+                checked(&policy, host, &addresses),
+                left,
+                "{host} at {addresses:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_denied_range_holds_for_names_as_well() {
+        let policy =
+            Policy::parse("a.example@10.0.0.0/8,!10.1.0.0/16,!8.8.8.0/24:443,!9.9.9.9:22").unwrap();
+        for (addresses, left) in [
+            (
+                vec!["10.1.2.3", "10.2.2.3", "8.8.8.8", "9.9.9.9"],
+                Ok("10.2.2.3 9.9.9.9"),
+            ),
+            (vec!["10.1.2.3", "8.8.8.8"], Err("denied_by_rule")),
+            (vec!["10.1.2.3", "127.0.0.1"], Err("private_address")),
+        ] {
+            let left = left.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(
+                checked(&policy, "a.example", &addresses),
+                left,
+                "{addresses:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_containers_own_addresses_are_guarded_too() {
+        let mut policy =
+            Policy::parse("a.example,b.example@198.51.100.0/24,c.example@9.9.9.0/24").unwrap();
+        let digest = policy.digest();
+        policy.guard_also(&[
+            "9.9.9.9/24".parse().unwrap(),
+            "::ffff:8.8.8.8/128".parse().unwrap(),
+        ]);
+        for (host, address, left) in [
+            ("a.example", "9.9.9.1", Err("private_address")),
+            ("a.example", "8.8.8.8", Err("private_address")),
+            ("a.example", "9.9.8.1", Ok("9.9.8.1")),
+            ("c.example", "9.9.9.1", Ok("9.9.9.1")),
+        ] {
+            let left = left.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(
+                checked(&policy, host, &[address]),
+                left,
+                "{host} at {address}"
+            );
+        }
+        assert_eq!(policy.digest(), digest);
+    }
+
+    #[test]
+    fn a_permit_tells_what_was_allowed_and_by_what() {
+        let policy = Policy::parse("ssh.github.com:443/tcp,*.github.com").unwrap();
+        let permit = permit(&policy, "SSH.github.com.", 443);
+        assert_eq!(permit.destination().to_string(), "ssh.github.com:443");
+        assert_eq!(permit.rule(), "ssh.github.com:443/tcp");
+        assert!(permit.kinds().is_opaque() && permit.kinds().contains(StreamKind::Tls));
+        assert!(!permit.kinds().contains(StreamKind::Http));
+    }
+
+    #[test]
+    fn stream_ports_are_those_that_are_to_be_looked_into() {
+        for (list, ports) in [
+            ("a.example", vec![80, 443]),
+            (
+                "a.example:8443/tls,b.example:8080/http,c.example:22",
+                vec![80, 443, 8080, 8443],
+            ),
+            ("a.example:9000-9002/tls", vec![80, 443, 9000, 9001, 9002]),
+            ("a.example:*/tls,!b.example:9/tls", vec![80, 443]),
+        ] {
+            assert_eq!(
+                Policy::parse(list).unwrap().stream_ports(),
+                BTreeSet::from_iter(ports),
+                "{list}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_v4_mapped_destination_is_judged_as_ipv4() {
+        // Not from `Host::parse`, which would have made it IPv4: from a socket.
+        let mapped = Destination {
+            host: crate::Host::Address("::ffff:203.0.113.7".parse().unwrap()),
+            port: 443,
+        };
+        let policy = Policy::parse("203.0.113.7").unwrap();
+        assert!(matches!(policy.decide(&mapped), Decision::Allow(_)));
+        let policy = Policy::parse("::ffff:203.0.113.7,!203.0.113.0/24").unwrap();
+        assert!(matches!(policy.decide(&mapped), Decision::Deny(_)));
+    }
+
+    #[test]
+    fn debug_does_not_print_the_list() {
+        let shown = format!("{:?}", Policy::parse("secret-project.example").unwrap());
+        assert!(
+            !shown.contains("secret") && shown.contains("len: 1"),
+            "{shown}"
+        );
+    }
+}

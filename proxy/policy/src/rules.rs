@@ -197,3 +197,68 @@ pub(crate) fn ancestors(name: &str) -> impl Iterator<Item = &str> {
 fn parent(name: &str) -> Option<&str> {
     name.split_once('.').map(|(_, parent)| parent)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn covering_rules_come_the_most_specific_first() {
+        let list = [
+            "*.example.com",
+            "*.b.example.com",
+            "b.example.com",
+            "b.example.com:22",
+            "!b.example.com:25",
+            "a.b.example.com",
+            "10.0.0.0/8",
+            "10.1.0.0/16",
+            "10.1.2.3",
+            "2001:db8::/32",
+        ];
+        let rules = Rules::of(&list);
+        for (host, expected) in [
+            (
+                "a.b.example.com",
+                vec!["a.b.example.com", "*.b.example.com", "*.example.com"],
+            ),
+            (
+                "b.example.com",
+                vec![
+                    "!b.example.com:25",
+                    "b.example.com",
+                    "b.example.com:22",
+                    "*.example.com",
+                ],
+            ),
+            ("example.com", vec![]),
+            ("ab.example.com", vec!["*.example.com"]),
+            ("10.1.2.3", vec!["10.1.2.3", "10.1.0.0/16", "10.0.0.0/8"]),
+            ("10.2.2.3", vec!["10.0.0.0/8"]),
+            ("2001:db8::1", vec!["2001:db8::/32"]),
+            ("::1", vec![]),
+        ] {
+            let found: Vec<_> = rules
+                .covering(&Host::parse(host).unwrap())
+                .map(|(id, _)| rules.spelling(id))
+                .collect();
+            assert_eq!(found, expected, "{host}");
+        }
+    }
+
+    #[test]
+    fn every_rule_is_found_by_its_name() {
+        let list: Vec<String> = (0..2000).map(|i| format!("host{i}.example.com")).collect();
+        let rules = Rules::of(&list.iter().map(String::as_str).collect::<Vec<_>>());
+        for name in &list {
+            let found: Vec<_> = rules.exact(name).map(|(id, _)| rules.name(id)).collect();
+            assert_eq!(found, [name], "{name}");
+        }
+    }
+
+    #[test]
+    fn ancestors_end_at_the_top_level() {
+        assert_eq!(ancestors("a.b.c").collect::<Vec<_>>(), ["b.c", "c"]);
+        assert_eq!(ancestors("c").count(), 0);
+    }
+}

@@ -153,15 +153,9 @@ const LONGEST_COMPARED: usize = 32;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::Builder;
-    use crate::grammar;
 
     fn nearest(entries: &[&str], name: &str) -> Option<String> {
-        let mut builder = Builder::default();
-        for entry in entries {
-            builder.push(&grammar::parse(entry).unwrap()).unwrap();
-        }
-        let rules = builder.finish().unwrap();
+        let rules = Rules::of(entries);
         let found = Similar::new(&rules).nearest(&rules, name)?;
         Some(rules.name(found).to_owned())
     }

@@ -19,7 +19,7 @@ pub(crate) fn parse(text: &str) -> Result<(Target, &str), Fault> {
     let host_end = text.find([':', '/']).unwrap_or(text.len());
     let path = text.find('/').unwrap_or(text.len());
     let (before_path, after) = text.split_at(path);
-    if before_path.matches(':').count() >= 2 && before_path.bytes().all(is_ipv6_byte) {
+    if looks_like_ipv6(before_path) {
         return bare_ipv6(before_path, after);
     }
     let (host, tail) = text.split_at(host_end);
@@ -47,15 +47,16 @@ pub(crate) fn parse_range(text: &str) -> Result<IpNet, Fault> {
 
 /// What follows an opening bracket: an IPv6 address or range.
 fn bracketed(rest: &str) -> Result<(Target, &str), Fault> {
-    let remedy = || address("brackets hold an IPv6 address or range, as in [2001:db8::/32]:443");
+    let remedy =
+        || address("brackets hold all of an IPv6 address or range, as in [2001:db8::/32]:443");
     let (inner, tail) = rest.split_once(']').ok_or_else(remedy)?;
     let end = inner.find('/').unwrap_or(inner.len());
     let (literal, prefix) = inner.split_at(end);
     let literal: Ipv6Addr = literal.parse().map_err(|_| not_ipv6(literal))?;
+    let outside =
+        split_prefix(tail).0.is_some() || tail.starts_with(|c: char| c != ':' && c != '/');
     match split_prefix(prefix) {
-        (prefix, "") if !tail.starts_with(|c: char| c != ':' && c != '/') => {
-            Ok((Target::Net(range(literal.into(), prefix)?), tail))
-        }
+        (prefix, "") if !outside => Ok((Target::Net(range(literal.into(), prefix)?), tail)),
         _ => Err(remedy()),
     }
 }
@@ -170,7 +171,7 @@ fn not_ipv6(literal: &str) -> Fault {
 
 fn not_a_range() -> Fault {
     address(
-        "behind @ comes the range that the name may resolve into, as in @10.0.0.0/8, and nothing else",
+        "behind @ comes only the range that the name may resolve into, as in example.com:8443@10.0.0.0/8",
     )
 }
 
@@ -178,7 +179,122 @@ fn address(hint: impl Into<String>) -> Fault {
     Fault::new(ErrorCode::Address, hint)
 }
 
-/// What occurs in an IPv6 address, its zone left out of account.
-fn is_ipv6_byte(b: u8) -> bool {
-    b.is_ascii_hexdigit() || matches!(b, b':' | b'.')
+/// Whether this was meant as an IPv6 address, perhaps with a zone, rather than as a name and ports.
+fn looks_like_ipv6(text: &str) -> bool {
+    let literal = text.split('%').next().unwrap_or_default();
+    let colons = literal.bytes().filter(|b| *b == b':').count();
+    colons >= 2
+        && literal
+            .bytes()
+            .all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(target: &str) -> (ErrorCode, String) {
+        let Fault { code, hint } = parse(target).expect_err(target);
+        (code, hint)
+    }
+
+    #[test]
+    fn what_follows_the_target_is_left_over() {
+        for (text, tail) in [
+            ("example.com", ""),
+            ("example.com:443/tls", ":443/tls"),
+            ("*.example.com/x", "/x"),
+            ("10.0.0.0/8", ""),
+            ("10.0.0.0/8:1", ":1"),
+            ("10.0.0.1/tcp", "/tcp"),
+            ("2001:db8::/32/tcp", "/tcp"),
+            ("2001:db8::1", ""),
+            ("[2001:db8::/32]:1/tcp", ":1/tcp"),
+            ("example.com:80:443", ":80:443"),
+        ] {
+            let (_, left) = parse(text).unwrap_or_else(|fault| panic!("{text}: {fault:?}"));
+            assert_eq!(left, tail, "{text}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_refused_with_the_remedy_for_each_slip() {
+        for (text, hint) in [
+            ("10.0.0.0/33", "0 to 32"),
+            ("10.0.0.0/8x", "0 to 32"),
+            ("2001:db8::/129", "0 to 128"),
+            (
+                "2001:db8::/32:443",
+                "bracket an IPv6 range that carries a port",
+            ),
+            ("[2001:db8::]/32", "hold all of"),
+            ("[2001:db8::/32]x", "hold all of"),
+            ("[::1", "hold all of"),
+            ("[]", "not an IPv6 address"),
+            ("[10.0.0.1]", "not an IPv6 address"),
+            ("1:2:3", "not an IPv6 address"),
+            ("fe80::1%eth0", "leave out the zone"),
+            ("[fe80::1%25eth0]:22", "leave out the zone"),
+            ("127.1", "four decimal numbers"),
+            ("0177.0.0.1", "four decimal numbers"),
+            ("10.0.0/8", "four decimal numbers"),
+            ("443", "behind its host"),
+            ("*.10.0.0.1", "a wildcard stands for names"),
+        ] {
+            let (code, said) = refusal(text);
+            assert_eq!(code, ErrorCode::Address, "{text}: {said}");
+            assert!(said.contains(hint), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn host_bits_are_answered_with_the_range_and_the_address() {
+        for (text, hint) in [
+            ("10.0.0.1/8", "did you mean 10.0.0.0/8, or 10.0.0.1 alone?"),
+            (
+                "2001:db8::1/32",
+                "did you mean 2001:db8::/32, or 2001:db8::1 alone?",
+            ),
+        ] {
+            assert_eq!(
+                refusal(text),
+                (ErrorCode::HostBits, hint.to_owned()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_misplaced_star_is_answered_with_the_right_place() {
+        for (text, hint) in [
+            ("**.example.com", "use *.example.com"),
+            ("foo*.example.com", "use *.example.com"),
+            ("api.*.example.com", "use *.example.com"),
+            ("*foo.com", "as in *.example.com"),
+            ("x.*", "as in *.example.com"),
+        ] {
+            let (code, said) = refusal(text);
+            assert_eq!(code, ErrorCode::WildcardPosition, "{text}");
+            assert!(said.contains(hint), "{text}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_range_stands_alone() {
+        for text in [
+            "",
+            "10.0.0.0/8:443",
+            "10.0.0.0/8/tcp",
+            "[fd00::/8]",
+            "example.net",
+            "10.0.0.0/",
+        ] {
+            assert_eq!(
+                parse_range(text).unwrap_err().code,
+                ErrorCode::Address,
+                "{text}"
+            );
+        }
+        assert_eq!(parse_range("fd00::/8").unwrap().to_string(), "fd00::/8");
+    }
 }

@@ -84,3 +84,107 @@ impl Verdict {
             .map(|(_, id)| id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Host;
+    use crate::rules::Rules;
+
+    /// The outcome in words: the word, then the rule that decided.
+    fn outcome(list: &[&str], host: &str, port: u16) -> String {
+        let rules = Rules::of(list);
+        let host = Host::parse(host).unwrap();
+        match Verdict::of(rules.covering(&host), port).outcome() {
+            Outcome::Allowed(id, kinds) => {
+                let kinds: Vec<_> = StreamKind::ALL
+                    .into_iter()
+                    .filter(|kind| kinds.contains(*kind))
+                    .collect();
+                format!("{kinds:?} {}", rules.spelling(id))
+            }
+            Outcome::Denied(id) => format!("denied {}", rules.spelling(id)),
+            Outcome::Elsewhere(id) => format!("elsewhere {}", rules.spelling(id)),
+            Outcome::Unknown => "unknown".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_most_specific_rule_is_named() {
+        let list = [
+            "*.example.com:*",
+            "*.b.example.com",
+            "a.b.example.com:443",
+            "10.0.0.0/8",
+            "10.1.0.0/16",
+        ];
+        for (host, port, expected) in [
+            ("a.b.example.com", 443, "[Tls] a.b.example.com:443"),
+            ("c.b.example.com", 443, "[Tls] *.b.example.com"),
+            ("b.example.com", 443, "[Tls] *.example.com:*"),
+            ("a.b.example.com", 22, "[Tcp] *.example.com:*"),
+            ("10.1.2.3", 80, "[Http] 10.1.0.0/16"),
+            ("10.2.2.3", 80, "[Http] 10.0.0.0/8"),
+            ("10.2.2.3", 22, "elsewhere 10.0.0.0/8"),
+            ("11.2.2.3", 22, "unknown"),
+        ] {
+            assert_eq!(outcome(&list, host, port), expected, "{host}:{port}");
+        }
+    }
+
+    #[test]
+    fn a_deny_wins_from_whatever_depth() {
+        let list = [
+            "a.b.example.com",
+            "!*.example.com",
+            "10.1.2.3",
+            "!10.0.0.0/8:443",
+        ];
+        for (host, port, expected) in [
+            ("a.b.example.com", 443, "denied !*.example.com"),
+            ("z.example.com", 1, "denied !*.example.com"),
+            ("10.1.2.3", 443, "denied !10.0.0.0/8:443"),
+            ("10.1.2.3", 80, "[Http] 10.1.2.3"),
+        ] {
+            assert_eq!(outcome(&list, host, port), expected, "{host}:{port}");
+        }
+    }
+
+    #[test]
+    fn a_deny_of_one_kind_leaves_the_others() {
+        let list = [
+            "a.example",
+            "a.example:443/tcp",
+            "!a.example/tls",
+            "b.example",
+            "!b.example/tcp",
+        ];
+        for (host, port, expected) in [
+            ("a.example", 443, "[Tcp] a.example:443/tcp"),
+            ("a.example", 80, "[Http] a.example"),
+            ("b.example", 443, "[Tls] b.example"),
+            ("b.example", 22, "elsewhere b.example"),
+        ] {
+            assert_eq!(outcome(&list, host, port), expected, "{host}:{port}");
+        }
+        assert_eq!(
+            outcome(&["a.example:443", "!a.example/tls"], "a.example", 443),
+            "denied !a.example/tls"
+        );
+    }
+
+    #[test]
+    fn several_rules_add_up_their_kinds() {
+        let list = [
+            "a.example",
+            "a.example:443/tcp",
+            "*.example.com",
+            "x.example.com:443/http",
+        ];
+        assert_eq!(outcome(&list, "a.example", 443), "[Tls, Tcp] a.example");
+        assert_eq!(
+            outcome(&list, "x.example.com", 443),
+            "[Tls, Http] x.example.com:443/http"
+        );
+    }
+}

@@ -223,3 +223,170 @@ const MOST: usize = 100;
 /// The most rules that one is compared with, or a list with a hundred thousand entries for one name
 /// would take hours.
 const MOST_COMPARED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use crate::Policy;
+
+    fn warnings(list: &str) -> Vec<String> {
+        Policy::parse(list)
+            .unwrap()
+            .warnings()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn an_entry_that_can_never_match_is_told_with_the_cause() {
+        let long = format!(
+            "*.{}.example",
+            [
+                "a".repeat(61),
+                "b".repeat(60),
+                "c".repeat(60),
+                "d".repeat(60)
+            ]
+            .join(".")
+        );
+        for (entry, cause) in [
+            ("a.invalid", "do not resolve"),
+            ("*.a.invalid", "do not resolve"),
+            ("localhost", "add @127.0.0.0/8"),
+            ("a.localhost:8080", "add @127.0.0.0/8"),
+            ("224.0.0.0/8", "no connection can be made"),
+            ("255.255.255.255", "no connection can be made"),
+            ("ff02::/16", "no connection can be made"),
+            (long.as_str(), "leaves no room"),
+        ] {
+            let told = warnings(&format!("{entry},example.com"));
+            assert_eq!(told.len(), 1, "{entry}: {told:?}");
+            assert!(
+                told[0].starts_with(&format!("`{entry}` can never match: "))
+                    && told[0].contains(cause),
+                "{told:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_entry_that_another_covers_adds_nothing() {
+        for (list, entry, by) in [
+            (
+                "*.example.com,api.example.com",
+                "api.example.com",
+                "*.example.com",
+            ),
+            (
+                "*.example.com,*.a.example.com",
+                "*.a.example.com",
+                "*.example.com",
+            ),
+            (
+                "example.com,example.com:443",
+                "example.com:443",
+                "example.com",
+            ),
+            (
+                "example.com:*,example.com:22",
+                "example.com:22",
+                "example.com:*",
+            ),
+            (
+                "example.com:443/tcp,example.com:443",
+                "example.com:443",
+                "example.com:443/tcp",
+            ),
+            (
+                "a.example@10.0.0.0/8,a.example",
+                "a.example",
+                "a.example@10.0.0.0/8",
+            ),
+            (
+                "a.example@10.0.0.0/8,a.example@10.1.0.0/16",
+                "a.example@10.1.0.0/16",
+                "a.example@10.0.0.0/8",
+            ),
+            ("10.0.0.0/8,10.1.2.3", "10.1.2.3", "10.0.0.0/8"),
+        ] {
+            assert_eq!(
+                warnings(list),
+                [format!("`{entry}` adds nothing: `{by}` covers it")],
+                "{list}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_allow_that_a_deny_wholly_hides_allows_nothing() {
+        for (list, entry, by) in [
+            (
+                "!*.example.com,api.example.com,example.com",
+                "api.example.com",
+                "!*.example.com",
+            ),
+            (
+                "!example.com,example.com:22",
+                "example.com:22",
+                "!example.com",
+            ),
+            (
+                "!example.com:443,example.com:443",
+                "example.com:443",
+                "!example.com:443",
+            ),
+            (
+                "!example.com:22/tcp,example.com:22",
+                "example.com:22",
+                "!example.com:22/tcp",
+            ),
+            ("!10.0.0.0/8,10.1.2.3", "10.1.2.3", "!10.0.0.0/8"),
+            (
+                "*.example.com,a.example.com,!a.example.com",
+                "a.example.com",
+                "!a.example.com",
+            ),
+        ] {
+            assert_eq!(
+                warnings(list),
+                [format!("`{entry}` allows nothing: `{by}` denies all of it")],
+                "{list}"
+            );
+        }
+    }
+
+    #[test]
+    fn entries_that_each_do_something_are_not_warned_about() {
+        for list in [
+            "example.com,*.example.com",
+            "example.com,example.com:22",
+            "example.com:443,example.com:443/http",
+            "example.com:80-443/tls,example.com",
+            "example.com,!example.com:443",
+            "example.com,!example.com/tcp",
+            "*.example.com,!api.example.com",
+            "a.example,a.example:443@10.0.0.0/8,!b.example",
+            "10.0.0.0/8:22,10.1.2.3:23",
+            "localhost@127.0.0.0/8",
+            "a.example,A.example",
+        ] {
+            assert_eq!(warnings(list), [""; 0], "{list}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_denies_alone_is_told_to_allow_nothing() {
+        assert_eq!(
+            warnings("!a.example"),
+            ["no entry allows anything, so every destination is refused"]
+        );
+    }
+
+    #[test]
+    fn a_flood_of_warnings_is_summed_up() {
+        let list: Vec<String> = (0..150).map(|i| format!("a{i}.example.com")).collect();
+        let told = warnings(&format!("*.example.com,{}", list.join(",")));
+        assert_eq!(told.len(), super::MOST + 1);
+        assert_eq!(told.last().unwrap(), "50 more entries are like these");
+    }
+}
