@@ -4,7 +4,7 @@
 
 say() { printf '\n== %s\n' "$*"; }
 fail() {
-    printf '%s: %s\n' "${0##*/}" "$*" >&2
+    printf '%s: %s\n' "$0" "$*" >&2
     exit 1
 }
 
@@ -19,11 +19,13 @@ as_root() {
     fi
 }
 
-# install_missing COMMAND:PACKAGE...: installs the packages whose command is not there.
+# install_missing COMMAND:PACKAGE,…  …: installs the packages of each command that is not there.
 install_missing() {
-    local pair missing=()
+    local pair packages missing=()
     for pair in "$@"; do
-        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+        PATH=$PATH:/usr/sbin:/sbin command -v "${pair%%:*}" >/dev/null && continue
+        IFS=, read -ra packages <<<"${pair#*:}"
+        missing+=("${packages[@]}")
     done
     [[ ${#missing[@]} -eq 0 ]] && return
     command -v apt-get >/dev/null ||
@@ -33,10 +35,14 @@ install_missing() {
         as_root apt-get -qq update
         APT_UPDATED=yes
     fi
-    # The service of a package that has one may not start where no init system runs: not an error,
-    # start_docker starts it.
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
         "${missing[@]}" >/dev/null
+}
+
+# Debian 12 has daemon and client in one package, later releases in two.
+install_docker() {
+    install_missing dockerd:docker.io
+    install_missing docker:docker-cli
 }
 
 docker_answers() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }

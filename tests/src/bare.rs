@@ -1,18 +1,23 @@
-//! Guests without an engine: the real entrypoint and proxy in namespaces that the tests make.
+//! Guests without an engine: the real entrypoint and proxy in namespaces that the tests make, and
+//! the collector's own channel to hear them.
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
+    thread,
 };
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use host_collector::channel::{Attendance, Channel};
+use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 
 use crate::{
-    internet::Internet,
+    case::{Case, Network, Outcome},
+    internet::{Internet, Subnet},
     namespace::Namespace,
-    process::Running,
+    process::{Finished, Running},
     programs::{Programs, open_to, public_directory},
 };
 
@@ -27,16 +32,125 @@ const ADDRESS: u8 = 200;
 /// What an engine's default environment has, and nothing of this machine's.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// A fake internet, for one bare guest at a time.
+#[derive(Debug)]
+pub struct Lab {
+    programs: Programs,
+    internet: Internet,
+}
+
+impl Lab {
+    /// Makes one. Namespaces keep labs apart, so all have the same addresses.
+    pub fn create() -> anyhow::Result<Self> {
+        Ok(Self {
+            programs: Programs::locate()?,
+            internet: Internet::start(Subnet::new(1))?,
+        })
+    }
+
+    /// Runs a case and checks it.
+    pub fn check(&self, case: &Case) -> anyhow::Result<()> {
+        self.internet.reset()?;
+        let subnet = self.internet.subnet();
+        let guest = Bare::create(&self.programs, &self.internet)?;
+        let channel = Channel::create(guest.directory.path(), None)?;
+        let mut env = vec![];
+        if case.network == Network::Allowlist {
+            env.extend([
+                ("SANDBOX_EGRESS_ALLOW", case.allow(subnet).join(",")),
+                ("SANDBOX_RUN_AS", "sandbox".to_owned()),
+                ("SANDBOX_REPORT", "required".to_owned()),
+                ("SANDBOX_REPORT_NONCE", channel.nonce().expose().to_owned()),
+                ("SANDBOX_RUN_ID", "bare".to_owned()),
+            ]);
+        }
+        let env = env
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        let script = case.script(subnet);
+        let running = guest.start(env.chain(case.env(subnet)), ["sh", "-c", &script])?;
+        let (finished, attendance) = attend(channel, running)?;
+        let account = self.internet.account()?;
+        let line = attendance.was_launched().then(|| line(&attendance));
+        case.check(
+            subnet,
+            &Outcome {
+                finished,
+                line,
+                account,
+            },
+        )
+    }
+}
+
+/// Listens to a guest until it has ended.
+fn attend(channel: Channel, running: Running) -> anyhow::Result<(Finished, Attendance)> {
+    let (over, is_over) = oneshot::channel();
+    let listener = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let over = async { drop(is_over.await) };
+        anyhow::Ok(runtime.block_on(channel.attend(over, |_| ())))
+    });
+    let finished = running.finish();
+    // Nobody waits for it any more where the container has ended the channel itself.
+    let _ = over.send(());
+    let attendance = listener
+        .join()
+        .map_err(|_| anyhow!("the listener panicked"))??;
+    Ok((finished?, attendance))
+}
+
+/// What the collector heard, under the names that a session line has for it.
+fn line(attendance: &Attendance) -> Value {
+    let Some(reports) = &attendance.reports else {
+        return Value::Null;
+    };
+    let account = &reports.account;
+    let denied = account
+        .refused()
+        .pick(usize::MAX)
+        .into_iter()
+        .map(|picked| {
+            json!({
+                "host": picked.key.target.host, "address": picked.key.target.address,
+                "port": picked.key.target.port, "proto": picked.key.proto,
+                "reason": picked.key.reason, "count": picked.seen.count,
+            })
+        });
+    let allowed = account
+        .reached()
+        .pick(usize::MAX)
+        .into_iter()
+        .map(|picked| {
+            json!({
+                "host": picked.key.host, "address": picked.key.address, "port": picked.key.port,
+                "connections": picked.seen.connections, "failures": picked.seen.failures,
+            })
+        });
+    let totals = account.totals();
+    json!({
+        "egress_channel": {"state": attendance.verdict().state, "reason": attendance.shortfall()},
+        "egress_enforcement": account.enforcing().map(|enforcing| enforcing.enforcement),
+        "end_reason": account.exit().map(|exit| exit.end_reason),
+        "signal": account.exit().and_then(|exit| exit.signal),
+        "egress_denied": totals.denied.values().sum::<u64>(),
+        "egress_denied_by_reason": totals.denied,
+        "egress_denied_hosts": denied.collect::<Vec<_>>(),
+        "egress_hosts": allowed.collect::<Vec<_>>(),
+    })
+}
+
 /// A place for one guest: namespace, files and the directory of its channel.
 #[derive(Debug)]
-pub struct Bare {
+struct Bare {
     namespace: Namespace,
     directory: TempDir,
 }
 
 impl Bare {
-    /// Makes one on `internet`.
-    pub fn create(programs: &Programs, internet: &Internet) -> anyhow::Result<Self> {
+    fn create(programs: &Programs, internet: &Internet) -> anyhow::Result<Self> {
         let namespace = Namespace::create("guest")?;
         internet.plug_guest(&namespace, ADDRESS)?;
         let directory = public_directory()?;
@@ -49,20 +163,8 @@ impl Bare {
         Ok(bare)
     }
 
-    /// The directory whose `report.sock` the entrypoint connects to.
-    #[must_use]
-    pub fn channel(&self) -> PathBuf {
-        self.path("channel")
-    }
-
-    /// Where the guest starts, and may write.
-    #[must_use]
-    pub fn workspace(&self) -> PathBuf {
-        self.path("workspace")
-    }
-
     /// Starts the entrypoint as process 1, with `env` and no other variable of note.
-    pub fn start<'a>(
+    fn start<'a>(
         &self,
         env: impl IntoIterator<Item = (String, String)>,
         command: impl IntoIterator<Item = &'a str>,
@@ -75,16 +177,9 @@ impl Bare {
             .args(command)
             .env_clear()
             .env("PATH", SEARCH_PATH)
-            .env("SSL_CERT_FILE", self.workspace().join("ca.pem"))
+            .env("SSL_CERT_FILE", self.path("workspace/ca.pem"))
             .envs(env);
         Running::start(&mut child)
-    }
-
-    /// A command in the guest's network, but not kept to anything: what an attacker who got past
-    /// the entrypoint could do.
-    #[must_use]
-    pub fn unguarded(&self, program: &str) -> Command {
-        self.namespace.command(program)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -92,7 +187,7 @@ impl Bare {
     }
 
     fn lay_files(&self, programs: &Programs, internet: &Internet) -> anyhow::Result<()> {
-        for name in ["etc", "channel", "bin", "workspace"] {
+        for name in ["etc", "bin", "workspace"] {
             fs::create_dir(self.path(name))?;
         }
         let [resolver, _] = internet.subnet().resolver();
@@ -109,7 +204,7 @@ impl Bare {
         for program in ["sandbox-entrypoint", "sandbox-egress-proxy"] {
             place(&programs.path(program), &self.path("bin").join(program))?;
         }
-        open_to(&self.workspace(), 0o777)?;
+        open_to(&self.path("workspace"), 0o777)?;
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 # Becomes a guest as an engine would make one: its own mounts and processes, in the network namespace
 # that this was started in, with the entrypoint as process 1.
 # Usage: guest.sh DIRECTORY COMMAND...   DIRECTORY holds etc/, channel/, bin/ and workspace/.
+# CAPABILITIES in the environment replaces those that an engine would leave.
 set -eu
 directory=$1
 shift

@@ -3,9 +3,11 @@
 
 pub mod bare;
 pub mod case;
+pub mod contained;
 pub mod internet;
 pub mod namespace;
 pub mod pool;
 pub mod process;
 pub mod programs;
 pub mod record;
+pub mod terminal;

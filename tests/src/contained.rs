@@ -1,0 +1,344 @@
+//! Guests in containers of a real engine, launched by the real `host-collector run`, on a network
+//! of the engine's that leads nowhere but to the fake internet.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::{
+    case::{Case, Network, Outcome, Place},
+    internet::{Internet, Subnet},
+    namespace::unique,
+    process::{Running, output_of},
+    programs::{Programs, open_to, public_directory},
+};
+
+/// The image that the cases run in.
+pub const BASE: &str = "sandbox-egress/base";
+/// The last part of a guest's address.
+const ADDRESS: u8 = 200;
+
+/// A container engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Engine {
+    /// Docker.
+    Docker,
+    /// Podman.
+    Podman,
+}
+
+impl Engine {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Docker, Self::Podman];
+
+    /// Its program.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+        }
+    }
+
+    /// Where cases name it.
+    #[must_use]
+    pub const fn place(self) -> Place {
+        match self {
+            Self::Docker => Place::Docker,
+            Self::Podman => Place::Podman,
+        }
+    }
+
+    /// A command of the engine's.
+    #[must_use]
+    pub fn command<const N: usize>(self, arguments: [&str; N]) -> Command {
+        let mut command = Command::new(self.as_str());
+        command.args(arguments);
+        command
+    }
+}
+
+/// An engine's network with a fake internet, for one guest at a time.
+#[derive(Debug)]
+pub struct Lab {
+    engine: Engine,
+    programs: Programs,
+    network: EngineNetwork,
+    internet: Internet,
+    label: String,
+}
+
+/// A launch's own files: its workspace and its session log.
+#[derive(Debug)]
+pub struct Files {
+    directory: TempDir,
+}
+
+impl Lab {
+    /// Makes one.
+    pub fn create(engine: Engine) -> anyhow::Result<Self> {
+        let programs = Programs::locate()?;
+        let network = EngineNetwork::create(engine)?;
+        let internet = Internet::start(network.subnet)?;
+        let interface = internet.plug()?;
+        output_of(Command::new("ip").args([
+            "link",
+            "set",
+            &interface,
+            "master",
+            &network.bridge,
+            "up",
+        ]))?;
+        let label = format!("sandbox-egress-tests={}", unique());
+        Ok(Self {
+            engine,
+            programs,
+            network,
+            internet,
+            label,
+        })
+    }
+
+    /// The engine.
+    #[must_use]
+    pub fn engine(&self) -> Engine {
+        self.engine
+    }
+
+    /// The internet that its guests see.
+    #[must_use]
+    pub fn internet(&self) -> &Internet {
+        &self.internet
+    }
+
+    /// What an engine's `run` must be told for a container to be in this lab.
+    #[must_use]
+    pub fn engine_arguments(&self) -> Vec<String> {
+        let subnet = self.network.subnet;
+        let [resolver, _] = subnet.resolver();
+        vec![
+            format!("--network={}", self.network.name),
+            format!("--ip={}", subnet.v4(ADDRESS)),
+            format!("--ip6={}", subnet.v6(ADDRESS)),
+            format!("--dns={resolver}"),
+            format!("--label={}", self.label),
+            "--env=SSL_CERT_FILE=/workspace/ca.pem".to_owned(),
+        ]
+    }
+
+    /// Files for one launch.
+    pub fn files(&self) -> anyhow::Result<Files> {
+        let files = Files {
+            directory: public_directory()?,
+        };
+        fs::create_dir(files.workspace())?;
+        open_to(&files.workspace(), 0o777)?;
+        fs::write(
+            files.workspace().join("ca.pem"),
+            self.internet.root_certificate(),
+        )?;
+        Ok(files)
+    }
+
+    /// `host-collector run` up to the image, in this lab and with these files.
+    #[must_use]
+    pub fn collector(&self, files: &Files, network: Network, allow: &[String]) -> Command {
+        let mut command = Command::new(self.programs.path("host-collector"));
+        command
+            .env("SANDBOX_AUDIT_DIR", files.audit())
+            .args([
+                "run",
+                "--engine",
+                self.engine.as_str(),
+                "--network",
+                network.as_str(),
+            ])
+            .arg("--workspace")
+            .arg(files.workspace());
+        for entry in allow {
+            command.arg("--allow").arg(entry);
+        }
+        // The engine refuses addresses where there is to be no network.
+        if network != Network::None {
+            let arguments = self.engine_arguments();
+            command.args(
+                arguments
+                    .iter()
+                    .map(|argument| format!("--engine-arg={argument}")),
+            );
+        }
+        command
+    }
+
+    /// Runs a case and checks it.
+    pub fn check(&self, case: &Case) -> anyhow::Result<()> {
+        self.internet.reset()?;
+        let subnet = self.network.subnet;
+        let files = self.files()?;
+        let mut command = self.collector(&files, case.network, &case.allow(subnet));
+        command.args(
+            case.env(subnet)
+                .map(|(name, value)| format!("--engine-arg=--env={name}={value}")),
+        );
+        let script = case.script(subnet);
+        command
+            .args(&case.arguments)
+            .args([BASE, "--", "sh", "-c", &script]);
+        let finished = Running::start(&mut command)?.finish()?;
+        let account = self.internet.account()?;
+        let outcome = Outcome {
+            finished,
+            line: files.session_line()?,
+            account,
+        };
+        case.check(subnet, &outcome)
+    }
+
+    /// The id of the container that runs in this lab.
+    pub fn container(&self) -> anyhow::Result<String> {
+        let filter = format!("label={}", self.label);
+        let ids = output_of(
+            &mut self
+                .engine
+                .command(["ps", "--all", "--quiet", "--filter", &filter]),
+        )?;
+        ids.lines()
+            .next()
+            .map(str::to_owned)
+            .context("no container is running in the lab")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Ok(container) = self.container() {
+            // It hung, or its test failed: the network cannot go while it is there.
+            let _ = output_of(&mut self.engine.command(["rm", "--force", &container]));
+        }
+    }
+}
+
+impl Files {
+    /// Mounted at `/workspace`.
+    #[must_use]
+    pub fn workspace(&self) -> PathBuf {
+        self.directory.path().join("workspace")
+    }
+
+    /// Where the session log goes.
+    #[must_use]
+    pub fn audit(&self) -> PathBuf {
+        self.directory.path().join("audit")
+    }
+
+    /// The one line of the session log, where there is one.
+    pub fn session_line(&self) -> anyhow::Result<Option<Value>> {
+        let path = self.audit().join("sessions.jsonl");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let log = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        let mut lines = log.lines();
+        let line = lines
+            .next()
+            .map(serde_json::from_str)
+            .transpose()
+            .context("parse a session line")?;
+        if lines.next().is_some() {
+            bail!("one run wrote several lines: {log}");
+        }
+        Ok(line)
+    }
+}
+
+/// A network of the engine's, with both families, whose bridge has no address on this machine: it
+/// is not a way out.
+#[derive(Debug)]
+struct EngineNetwork {
+    engine: Engine,
+    name: String,
+    bridge: String,
+    subnet: Subnet,
+}
+
+impl EngineNetwork {
+    /// Tries subnets until the engine takes one: others may run these tests at the same time.
+    fn create(engine: Engine) -> anyhow::Result<Self> {
+        let name = format!("egress-{}", unique());
+        let mut refusal = None;
+        for number in 1..=250 {
+            let subnet = Subnet::new(number);
+            match lay(engine, &name, subnet) {
+                Ok(bridge) => {
+                    return Ok(Self {
+                        engine,
+                        name,
+                        bridge,
+                        subnet,
+                    });
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(refusal.context("no subnet to try")?).context("make a network of the engine's")
+    }
+}
+
+impl Drop for EngineNetwork {
+    fn drop(&mut self) {
+        let _ = output_of(&mut self.engine.command(["network", "rm", &self.name]));
+        let _ = output_of(Command::new("ip").args(["link", "delete", &self.bridge]));
+    }
+}
+
+/// Makes the network and returns the name of its bridge.
+fn lay(engine: Engine, name: &str, subnet: Subnet) -> anyhow::Result<String> {
+    let (v4_net, v6_net) = (subnet.v4_net(), subnet.v6_net());
+    let (gateway4, gateway6) = subnet.gateway();
+    let create = [
+        "network", "create", "--subnet", &v4_net, "--ipv6", "--subnet", &v6_net,
+    ];
+    match engine {
+        // Not `--internal`: later versions of docker resolve no outside names there.
+        Engine::Docker => {
+            let bridge = format!("b{}", unique());
+            let bridge_name = format!("com.docker.network.bridge.name={bridge}");
+            let (gateway4, gateway6_text) = (gateway4.to_string(), gateway6.to_string());
+            output_of(engine.command(create).args([
+                "--gateway",
+                &gateway4,
+                "--gateway",
+                &gateway6_text,
+                "--opt",
+                &bridge_name,
+                "--opt",
+                "com.docker.network.bridge.inhibit_ipv4=true",
+                "--opt",
+                "com.docker.network.bridge.enable_ip_masquerade=false",
+                name,
+            ]))?;
+            // The fake internet has this address, and there is no option to leave it out.
+            let address = format!("{gateway6}/64");
+            output_of(Command::new("ip").args(["addr", "delete", &address, "dev", &bridge]))?;
+            Ok(bridge)
+        }
+        Engine::Podman => {
+            output_of(
+                engine
+                    .command(create)
+                    .args(["--internal", "--disable-dns", name]),
+            )?;
+            let inspect = output_of(&mut engine.command(["network", "inspect", name]))?;
+            let inspect: Value = serde_json::from_str(&inspect).context("read podman's answer")?;
+            let bridge = inspect
+                .pointer("/0/network_interface")
+                .and_then(Value::as_str);
+            let bridge = bridge.context("podman named no bridge")?.to_owned();
+            // Podman makes it with the first container, which is too late to plug anything in.
+            output_of(Command::new("ip").args(["link", "add", &bridge, "type", "bridge"]))?;
+            Ok(bridge)
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Programs on a real pseudoterminal: its size, its line discipline, its Ctrl-C.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    process::{Child, Command},
+    time::Instant,
+};
+
+use anyhow::{Context, bail};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
+    termios::{Winsize, tcsetwinsize},
+};
+
+use crate::process::{PATIENCE, wait_for_end};
+
+/// The byte that Ctrl-C sends.
+pub const CTRL_C: u8 = 3;
+
+/// A program that has a terminal of its own as its controlling terminal.
+#[derive(Debug)]
+pub struct OnTerminal {
+    child: Child,
+    controller: File,
+    shown: String,
+}
+
+impl OnTerminal {
+    /// Starts `program` on a terminal of this size.
+    pub fn start(program: &Command, rows: u16, columns: u16) -> anyhow::Result<Self> {
+        let controller =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).context("open a terminal")?;
+        grantpt(&controller)?;
+        unlockpt(&controller)?;
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&controller, size).context("set a terminal's size")?;
+        let user = ioctl_tiocgptpeer(&controller, OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+        // A session of its own is what makes a terminal the controlling one.
+        let mut command = Command::new("setsid");
+        command
+            .arg("--ctty")
+            .arg(program.get_program())
+            .args(program.get_args());
+        for (name, value) in program.get_envs() {
+            if let Some(value) = value {
+                command.env(name, value);
+            }
+        }
+        let child = command
+            .stdin(user.try_clone()?)
+            .stdout(user.try_clone()?)
+            .stderr(user)
+            .spawn()
+            .context("start a program on a terminal")?;
+        Ok(Self {
+            child,
+            controller: File::from(controller),
+            shown: String::new(),
+        })
+    }
+
+    /// Types.
+    pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
+        self.controller
+            .write_all(bytes)
+            .context("type on a terminal")
+    }
+
+    /// Changes the terminal's size, as dragging a window's corner does.
+    pub fn resize(&self, rows: u16, columns: u16) -> anyhow::Result<()> {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&self.controller, size).context("set a terminal's size")
+    }
+
+    /// Waits until the terminal has shown `text`.
+    pub fn wait_for(&mut self, text: &str) -> anyhow::Result<()> {
+        let began = Instant::now();
+        while !self.shown.contains(text) {
+            if !self.read_more(began)? {
+                bail!("{text:?} was never shown, only {:?}", self.shown);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the program's end; its exit code and all that the terminal showed.
+    pub fn finish(mut self) -> anyhow::Result<(i32, String)> {
+        let began = Instant::now();
+        while self.read_more(began)? {}
+        if !wait_for_end(&self.child, PATIENCE.saturating_sub(began.elapsed()))? {
+            self.child.kill().context("kill a hanging process")?;
+            bail!("hung, having shown {:?}", self.shown);
+        }
+        let status = self.child.wait().context("wait for a process")?;
+        Ok((status.code().unwrap_or(-1), self.shown))
+    }
+
+    /// Whether there was more to show before everyone had closed the terminal, or patience ended.
+    fn read_more(&mut self, began: Instant) -> anyhow::Result<bool> {
+        let left = Timespec::try_from(PATIENCE.saturating_sub(began.elapsed()))?;
+        if poll(
+            &mut [PollFd::new(&self.controller, PollFlags::IN)],
+            Some(&left),
+        )? == 0
+        {
+            return Ok(false);
+        }
+        let mut bytes = [0; 4096];
+        match self.controller.read(&mut bytes) {
+            Ok(0) => Ok(false),
+            Ok(length) => {
+                let text = String::from_utf8_lossy(bytes.get(..length).unwrap_or_default());
+                self.shown.push_str(&text);
+                Ok(true)
+            }
+            // How Linux says that nobody has the other end open any more.
+            Err(error) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => Ok(false),
+            Err(error) => Err(error).context("read a terminal"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_sees_the_size_and_its_change_and_gets_the_interrupt() {
+        let mut shell = Command::new("sh");
+        shell.args([
+            "-c",
+            "stty size; trap 'stty size; exit 4' INT; echo go; read line",
+        ]);
+        let mut program = OnTerminal::start(&shell, 33, 97).unwrap();
+        program.wait_for("go").unwrap();
+        program.resize(12, 34).unwrap();
+        program.send(&[CTRL_C]).unwrap();
+        let (code, shown) = program.finish().unwrap();
+        assert!(
+            shown.contains("33 97") && shown.contains("12 34"),
+            "{shown}"
+        );
+        assert_eq!(code, 4, "{shown}");
+    }
+}
