@@ -1,0 +1,399 @@
+//! Counts what connections do, without ever making one of them wait.
+//!
+//! Whatever the guest invents, what is kept apart is bounded; what is counted is exact. The
+//! reporter takes it from here.
+
+use std::{
+    collections::HashMap,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use policy::DenyReason;
+use report::{Allowed, Denied, Ledger, RunClock, Target, Transport};
+use tokio::sync::Notify;
+
+/// What happened and was not reported yet.
+#[derive(Debug)]
+pub(crate) struct Account {
+    clock: RunClock,
+    state: Mutex<State>,
+    /// There is something new for the reporter: its first event, a full batch, or the end.
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    ledger: Ledger,
+    events: u32,
+    flows: HashMap<u64, Live>,
+    next_flow: u64,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Live {
+    counters: Arc<Counters>,
+    reported: (u64, u64),
+}
+
+#[derive(Debug)]
+struct Counters {
+    target: Target,
+    up: AtomicU64,
+    down: AtomicU64,
+}
+
+/// The bytes of one connection to an allowed target. What it carried is reported while it lasts,
+/// and the rest when it is dropped, however the connection ended.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    account: Arc<Account>,
+    counters: Arc<Counters>,
+    number: u64,
+}
+
+impl Account {
+    /// An account in which nothing happened, on the run's time axis.
+    pub(crate) fn new(clock: RunClock) -> Self {
+        let state = State {
+            ledger: Ledger::new(MAX_TARGETS),
+            events: 0,
+            flows: HashMap::new(),
+            next_flow: 0,
+            closed: false,
+        };
+        Self {
+            clock,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+        }
+    }
+
+    /// An attempt was refused.
+    pub(crate) fn deny(&self, target: Target, reason: DenyReason) {
+        let now = self.clock.elapsed_ms();
+        self.record(|ledger| {
+            ledger.deny(Denied {
+                target,
+                proto: Transport::Tcp,
+                reason,
+                count: 1,
+                first: now,
+                last: now,
+            });
+        });
+    }
+
+    /// An attempt was let through.
+    pub(crate) fn allow(&self, target: Target) {
+        self.record(|ledger| {
+            ledger.allow(Allowed {
+                connections: 1,
+                ..nothing(target)
+            });
+        });
+    }
+
+    /// An attempt that was let through failed on its own account.
+    pub(crate) fn fail(&self, target: Target) {
+        self.record(|ledger| {
+            ledger.allow(Allowed {
+                failures: 1,
+                ..nothing(target)
+            });
+        });
+    }
+
+    /// Opens the count of bytes for a connection to `target`.
+    pub(crate) fn flow(self: &Arc<Self>, target: Target) -> Flow {
+        let counters = Arc::new(Counters {
+            target,
+            up: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+        });
+        let mut state = self.state();
+        let number = state.next_flow;
+        state.next_flow += 1;
+        state.flows.insert(
+            number,
+            Live {
+                counters: Arc::clone(&counters),
+                reported: (0, 0),
+            },
+        );
+        drop(state);
+        Flow {
+            account: Arc::clone(self),
+            counters,
+            number,
+        }
+    }
+
+    /// Enters what connections carried since they were last asked, so that a run that is cut short
+    /// has counts for those that never ended.
+    pub(crate) fn collect_flows(&self) {
+        let mut state = self.state();
+        let State {
+            ledger,
+            events,
+            flows,
+            ..
+        } = &mut *state;
+        for flow in flows.values_mut() {
+            *events += u32::from(flow.enter(ledger));
+        }
+        let pending = *events > 0;
+        drop(state);
+        if pending {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits for the first event after the last [`Account::take`], or for the end.
+    pub(crate) async fn something(&self) {
+        while !self.reached(1) {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Waits for a batch worth sending at once, or for the end.
+    pub(crate) async fn full(&self) {
+        while !self.reached(BATCH) {
+            self.changed.notified().await;
+        }
+    }
+
+    /// Takes out everything that was not reported yet, and whether there will be more.
+    pub(crate) fn take(&self) -> (Ledger, More) {
+        let mut state = self.state();
+        state.events = 0;
+        let more = if state.closed {
+            More::Never
+        } else {
+            More::Later
+        };
+        (
+            mem::replace(&mut state.ledger, Ledger::new(MAX_TARGETS)),
+            more,
+        )
+    }
+
+    /// Says that nothing more will happen.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+        self.changed.notify_one();
+    }
+
+    fn record(&self, enter: impl FnOnce(&mut Ledger)) {
+        let mut state = self.state();
+        enter(&mut state.ledger);
+        state.events = state.events.saturating_add(1);
+        let events = state.events;
+        drop(state);
+        if events == 1 || events == BATCH {
+            self.changed.notify_one();
+        }
+    }
+
+    fn reached(&self, events: u32) -> bool {
+        let state = self.state();
+        state.closed || state.events >= events
+    }
+
+    /// A panic of one connection must not stop the account of the others.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether an account may still grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum More {
+    /// It may.
+    Later,
+    /// It was closed.
+    Never,
+}
+
+impl Live {
+    /// Enters what is new; false if nothing is.
+    fn enter(&mut self, ledger: &mut Ledger) -> bool {
+        let (up, down) = self.counters.read();
+        let (bytes_up, bytes_down) = (up - self.reported.0, down - self.reported.1);
+        if (bytes_up, bytes_down) == (0, 0) {
+            return false;
+        }
+        self.reported = (up, down);
+        ledger.allow(Allowed {
+            bytes_up,
+            bytes_down,
+            ..nothing(self.counters.target.clone())
+        });
+        true
+    }
+}
+
+impl Counters {
+    fn read(&self) -> (u64, u64) {
+        (
+            self.up.load(Ordering::Relaxed),
+            self.down.load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl Flow {
+    /// Counts bytes that went out.
+    pub(crate) fn add_up(&self, bytes: usize) {
+        self.counters.up.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that came in.
+    pub(crate) fn add_down(&self, bytes: usize) {
+        self.counters
+            .down
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// All bytes so far, both ways.
+    pub(crate) fn moved(&self) -> u64 {
+        let (up, down) = self.counters.read();
+        up + down
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        let mut state = self.account.state();
+        let flow = state.flows.remove(&self.number);
+        drop(state);
+        let Some(mut flow) = flow else { return };
+        if self.counters.read() != flow.reported {
+            self.account.record(|ledger| {
+                flow.enter(ledger);
+            });
+        }
+    }
+}
+
+fn nothing(target: Target) -> Allowed {
+    Allowed {
+        target,
+        connections: 0,
+        failures: 0,
+        bytes_up: 0,
+        bytes_down: 0,
+    }
+}
+
+/// How many targets are kept apart between two reports.
+const MAX_TARGETS: usize = 1024;
+/// How many events are worth a report at once.
+const BATCH: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use report::Printable;
+
+    use super::*;
+
+    fn account() -> Arc<Account> {
+        Arc::new(Account::new(RunClock::start()))
+    }
+
+    fn target(name: &str) -> Target {
+        Target {
+            host: Some(Printable::new(name)),
+            address: None,
+            port: Some(443),
+        }
+    }
+
+    fn allowed(account: &Account) -> Vec<Allowed> {
+        let (mut ledger, _) = account.take();
+        std::iter::from_fn(|| ledger.pop_allowed()).collect()
+    }
+
+    #[test]
+    fn a_flow_reports_its_bytes_once_while_it_lasts_and_at_its_end() {
+        let account = account();
+        let flow = account.flow(target("a"));
+        flow.add_up(10);
+        account.collect_flows();
+        account.collect_flows();
+        assert_eq!(
+            allowed(&account),
+            [Allowed {
+                bytes_up: 10,
+                ..nothing(target("a"))
+            }]
+        );
+        flow.add_up(1);
+        flow.add_down(7);
+        drop(flow);
+        assert_eq!(
+            allowed(&account),
+            [Allowed {
+                bytes_up: 1,
+                bytes_down: 7,
+                ..nothing(target("a"))
+            }]
+        );
+        assert_eq!(allowed(&account), []);
+    }
+
+    #[test]
+    fn a_flow_that_carried_nothing_reports_nothing() {
+        let account = account();
+        drop(account.flow(target("a")));
+        account.collect_flows();
+        assert_eq!(allowed(&account), []);
+        assert!(account.state().flows.is_empty());
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_what_is_counted_is_exact() {
+        let account = account();
+        for n in 0..5000 {
+            account.deny(target(&format!("{n}.example")), DenyReason::NotAllowed);
+        }
+        let (mut ledger, more) = account.take();
+        assert!(
+            ledger.len() <= MAX_TARGETS + DenyReason::ALL.len(),
+            "{}",
+            ledger.len()
+        );
+        let sum: u64 = std::iter::from_fn(|| ledger.pop_denied())
+            .map(|d| d.count)
+            .sum();
+        assert_eq!((sum, more), (5000, More::Later));
+    }
+
+    #[tokio::test]
+    async fn the_reporter_is_woken_by_the_first_event_by_a_batch_and_by_the_end() {
+        let account = account();
+        account.allow(target("a"));
+        account.something().await;
+        for _ in 1..BATCH {
+            account.fail(target("a"));
+        }
+        account.full().await;
+        let sum = allowed(&account);
+        assert_eq!(
+            sum,
+            [Allowed {
+                connections: 1,
+                failures: 63,
+                ..nothing(target("a"))
+            }]
+        );
+        account.close();
+        account.something().await;
+        account.full().await;
+        assert_eq!(account.take().1, More::Never);
+    }
+}

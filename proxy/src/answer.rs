@@ -1,0 +1,362 @@
+//! What a client is told when its connection goes no further: in the language that it speaks, at
+//! once, and with what would change it.
+//!
+//! A refusal is never 407: clients would ask their user for a password. Its reason phrase carries
+//! the reason, because of a refused `CONNECT` many clients show nothing else.
+
+use std::fmt::Write as _;
+
+use policy::DenyReason;
+use report::Target;
+use serde::Serialize;
+
+use crate::refusal::{Failure, Refusal, Refused};
+
+/// What a response depends on besides what it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// Whether the request was `HEAD`: its response has the fields of a body and no body.
+    pub(crate) body: Body,
+    /// What becomes of the connection.
+    pub(crate) after: After,
+}
+
+/// A response in full, after which the connection ends.
+pub(crate) const LAST: Manner = Manner {
+    body: Body::Sent,
+    after: After::Close,
+};
+
+/// Whether a response's body is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// It is.
+    Sent,
+    /// It is not, the request was `HEAD`.
+    Withheld,
+}
+
+/// What becomes of a client's connection after a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// It takes the next request.
+    Keep,
+    /// It ends.
+    Close,
+}
+
+/// The response to a client that speaks HTTP/1.
+pub(crate) fn http(refused: &Refused, manner: Manner) -> Vec<u8> {
+    let (status, phrase, proxy_status) = status_line(&refused.refusal);
+    let body = json(refused);
+    let mut head = String::with_capacity(256 + body.len());
+    // Writing to a String cannot fail.
+    let _ = write!(
+        head,
+        "HTTP/1.1 {status} {phrase}\r\nProxy-Status: sandbox-egress; {proxy_status}\r\n"
+    );
+    if let Some(reason) = refused.refusal.reason() {
+        let _ = write!(head, "X-Egress-Denied: {reason}\r\n");
+    }
+    let _ = write!(
+        head,
+        "Content-Type: application/json\r\nContent-Length: {}\r\n",
+        body.len()
+    );
+    if manner.after == After::Close {
+        head.push_str("Connection: close\r\n");
+    }
+    head.push_str("\r\n");
+    let mut response = head.into_bytes();
+    if manner.body == Body::Sent {
+        response.extend_from_slice(&body);
+    }
+    response
+}
+
+/// The fatal alert to a client that speaks TLS, in a record of its own (RFC 8446 §6).
+pub(crate) fn tls_alert(refusal: &Refusal) -> [u8; 7] {
+    let description = match refusal {
+        Refusal::Denied(denial) if denial.reason == DenyReason::NoName => UNRECOGNIZED_NAME,
+        Refusal::Denied(_) | Refusal::Unclear(_) | Refusal::Busy => ACCESS_DENIED,
+        Refusal::Failed(_) => INTERNAL_ERROR,
+    };
+    [ALERT_RECORD, 3, 3, 0, 2, FATAL, description]
+}
+
+/// Status, reason phrase, and the parameters of `Proxy-Status` (RFC 9209).
+fn status_line(refusal: &Refusal) -> (u16, String, String) {
+    match refusal {
+        Refusal::Denied(denial) => denied_line(403, denial.reason),
+        Refusal::Unclear(_) => denied_line(400, DenyReason::Malformed),
+        Refusal::Busy => denied_line(503, DenyReason::Limit),
+        Refusal::Failed(failure) => {
+            let error = failure.error_type();
+            (
+                failure.status(),
+                format!("egress failed: {error}"),
+                format!("error={error}"),
+            )
+        }
+    }
+}
+
+fn denied_line(status: u16, reason: DenyReason) -> (u16, String, String) {
+    let by_address = matches!(
+        reason,
+        DenyReason::AddressLiteral | DenyReason::PrivateAddress
+    );
+    let error = if by_address {
+        "destination_ip_prohibited"
+    } else {
+        "http_request_denied"
+    };
+    (
+        status,
+        format!("egress denied: {reason}"),
+        format!("error={error}; details=\"{reason}\""),
+    )
+}
+
+fn json(refused: &Refused) -> Vec<u8> {
+    let target = Shown::of(&refused.target);
+    let body = match &refused.refusal {
+        Refusal::Failed(failure) => serde_json::to_vec(&FailedBody::new(target, failure)),
+        Refusal::Denied(denial) => denied(target, denial.reason, denial.hint.as_deref()),
+        Refusal::Unclear(words) => denied(target, DenyReason::Malformed, Some(words)),
+        Refusal::Busy => denied(target, DenyReason::Limit, Some(BUSY)),
+    };
+    let mut body = body.unwrap_or_default();
+    body.push(b'\n');
+    body
+}
+
+fn denied(target: Shown, reason: DenyReason, hint: Option<&str>) -> serde_json::Result<Vec<u8>> {
+    let retry_useful = reason == DenyReason::Limit;
+    let Shown { host, port } = target;
+    serde_json::to_vec(&DeniedBody {
+        error: "egress_denied",
+        layer: LAYER,
+        host,
+        port,
+        reason,
+        hint,
+        retry_useful,
+    })
+}
+
+#[derive(Serialize)]
+struct DeniedBody<'a> {
+    error: &'static str,
+    layer: &'static str,
+    host: Option<String>,
+    port: Option<u16>,
+    reason: DenyReason,
+    hint: Option<&'a str>,
+    retry_useful: bool,
+}
+
+#[derive(Serialize)]
+struct FailedBody {
+    error: &'static str,
+    layer: &'static str,
+    host: Option<String>,
+    port: Option<u16>,
+    cause: &'static str,
+    detail: String,
+    retry_useful: bool,
+}
+
+impl FailedBody {
+    fn new(target: Shown, failure: &Failure) -> Self {
+        Self {
+            error: "egress_failed",
+            layer: LAYER,
+            host: target.host,
+            port: target.port,
+            cause: failure.error_type(),
+            detail: failure.to_string(),
+            retry_useful: !matches!(failure, Failure::NoSuchName),
+        }
+    }
+}
+
+struct Shown {
+    host: Option<String>,
+    port: Option<u16>,
+}
+
+impl Shown {
+    fn of(target: &Target) -> Self {
+        let name = target.host.as_ref().map(ToString::to_string);
+        Self {
+            host: name.or_else(|| target.address.map(|a| a.to_string())),
+            port: target.port,
+        }
+    }
+}
+
+const LAYER: &str = "sandbox-egress";
+const BUSY: &str =
+    "as many connections as this sandbox may have are open; close some, then try again";
+const ALERT_RECORD: u8 = 21;
+const FATAL: u8 = 2;
+const ACCESS_DENIED: u8 = 49;
+const INTERNAL_ERROR: u8 = 80;
+/// RFC 6066 §3.
+const UNRECOGNIZED_NAME: u8 = 112;
+
+#[cfg(test)]
+mod tests {
+    use policy::Denial;
+    use report::Printable;
+
+    use super::*;
+
+    fn refused(refusal: impl Into<Refusal>) -> Refused {
+        let host = Some(Printable::new("gist.github.com"));
+        Refused {
+            target: Target {
+                host,
+                address: None,
+                port: Some(443),
+            },
+            refusal: refusal.into(),
+        }
+    }
+
+    fn shown(refused: &Refused, manner: Manner) -> (String, String) {
+        let text = String::from_utf8(http(refused, manner)).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+        (head.to_owned(), body.to_owned())
+    }
+
+    #[test]
+    fn a_denial_says_why_in_its_phrase_its_fields_and_its_body() {
+        let hint = Some("add `gist.github.com`".to_owned());
+        let denial = Denial {
+            hint,
+            ..Denial::new(DenyReason::NotAllowed)
+        };
+        let (head, body) = shown(&refused(denial), LAST);
+        let length = format!("Content-Length: {}", body.len());
+        let lines: Vec<_> = head.split("\r\n").collect();
+        assert_eq!(
+            lines,
+            [
+                "HTTP/1.1 403 egress denied: not_allowed",
+                "Proxy-Status: sandbox-egress; error=http_request_denied; details=\"not_allowed\"",
+                "X-Egress-Denied: not_allowed",
+                "Content-Type: application/json",
+                &length,
+                "Connection: close",
+            ]
+        );
+        assert_eq!(
+            body,
+            concat!(
+                r#"{"error":"egress_denied","layer":"sandbox-egress","host":"gist.github.com","port":443,"#,
+                r#""reason":"not_allowed","hint":"add `gist.github.com`","retry_useful":false}"#,
+                "\n",
+            )
+        );
+    }
+
+    #[test]
+    fn a_failure_looks_different_from_a_denial() {
+        let (head, body) = shown(&refused(Failure::ConnectionRefused), LAST);
+        assert!(
+            head.starts_with("HTTP/1.1 502 egress failed: connection_refused\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("Proxy-Status: sandbox-egress; error=connection_refused\r\n"),
+            "{head}"
+        );
+        assert!(!head.contains("X-Egress-Denied"), "{head}");
+        assert!(
+            body.contains(r#""error":"egress_failed""#)
+                && body.contains(r#""cause":"connection_refused""#),
+            "{body}"
+        );
+    }
+
+    #[test]
+    fn every_kind_of_refusal_has_its_status_and_none_is_407() {
+        for (refusal, start) in [
+            (
+                Refusal::Denied(Denial::new(DenyReason::PrivateAddress)),
+                "HTTP/1.1 403 egress denied: private_address",
+            ),
+            (
+                Refusal::Unclear("words".to_owned()),
+                "HTTP/1.1 400 egress denied: malformed",
+            ),
+            (Refusal::Busy, "HTTP/1.1 503 egress denied: limit"),
+            (
+                Refusal::Failed(Failure::ResolverSilent),
+                "HTTP/1.1 504 egress failed: dns_timeout",
+            ),
+        ] {
+            let (head, _) = shown(&refused(refusal), LAST);
+            assert!(head.starts_with(start), "{head}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_refused_as_a_prohibited_address() {
+        let (head, _) = shown(&refused(Denial::new(DenyReason::AddressLiteral)), LAST);
+        assert!(
+            head.contains("error=destination_ip_prohibited; details=\"address_literal\""),
+            "{head}"
+        );
+    }
+
+    #[test]
+    fn an_answer_to_head_has_no_body_and_may_keep_the_connection() {
+        let manner = Manner {
+            body: Body::Withheld,
+            after: After::Keep,
+        };
+        let (head, body) = shown(&refused(Denial::new(DenyReason::NotAllowed)), manner);
+        assert_eq!(body, "");
+        assert!(
+            head.contains("Content-Length: ") && !head.contains("Connection"),
+            "{head}"
+        );
+    }
+
+    #[test]
+    fn nothing_from_the_guest_reaches_the_head_of_an_answer() {
+        let host = Some(Printable::new("a\r\nSet-Cookie: x=y"));
+        let target = Target {
+            host,
+            address: None,
+            port: None,
+        };
+        let refused = Refused {
+            target,
+            refusal: Refusal::Unclear("b\r\nc".to_owned()),
+        };
+        let (head, body) = shown(&refused, LAST);
+        assert!(!head.contains("Set-Cookie"), "{head}");
+        assert_eq!(body.lines().count(), 1, "{body}");
+    }
+
+    #[test]
+    fn a_tls_alert_tells_a_missing_name_from_a_refused_one() {
+        let alert = |refusal: Refusal| tls_alert(&refusal);
+        assert_eq!(
+            alert(Denial::new(DenyReason::NoName).into()),
+            [21, 3, 3, 0, 2, 2, 112]
+        );
+        assert_eq!(
+            alert(Denial::new(DenyReason::NameMismatch).into()),
+            [21, 3, 3, 0, 2, 2, 49]
+        );
+        assert_eq!(
+            alert(Failure::ConnectionRefused.into()),
+            [21, 3, 3, 0, 2, 2, 80]
+        );
+    }
+}

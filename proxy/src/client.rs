@@ -1,0 +1,220 @@
+//! The guest's side of a connection: what it has sent and has not been consumed, and when to stop
+//! waiting for more.
+
+use std::{io, time::Duration};
+
+use bytes::{Buf as _, BytesMut};
+use rustix::net::Shutdown;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{Instant, timeout, timeout_at},
+};
+
+use crate::{
+    head::{Head, HeadError},
+    spoken::Spoken,
+};
+
+/// A connection from the guest.
+///
+/// Bytes stay in `pending` until the step that understands them takes them out, so that a step
+/// which finds that they are not its own leaves them for another.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    pub(crate) pending: BytesMut,
+}
+
+/// Why a client did not say what was waited for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unheard {
+    /// It ended the connection, or went silent for longer than is waited.
+    #[error("the client is gone")]
+    Gone,
+    /// It said something else.
+    #[error(transparent)]
+    Head(#[from] HeadError),
+}
+
+impl Client {
+    /// Takes over a connection that was just accepted.
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        // Small answers must not wait for an acknowledgement; that it worked is not essential.
+        let _ = stream.set_nodelay(true);
+        Self {
+            stream,
+            pending: BytesMut::new(),
+        }
+    }
+
+    /// Reads the head of the next request. `None`: the client ended the connection between two.
+    pub(crate) async fn head(&mut self, patience: Duration) -> Result<Option<Head>, Unheard> {
+        if self.pending.is_empty() && !matches!(timeout(patience, self.more()).await, Ok(Ok(1..))) {
+            return Ok(None);
+        }
+        let deadline = Instant::now() + SPEAK_FIRST;
+        let mut tried = 0;
+        loop {
+            if self.worth_parsing(tried) {
+                tried = self.pending.len();
+                if let Some((head, length)) = Head::parse(&self.pending)? {
+                    self.pending.advance(length);
+                    return Ok(Some(head));
+                }
+            }
+            match timeout_at(deadline, self.more()).await {
+                Ok(Ok(1..)) => {}
+                Ok(Ok(0) | Err(_)) | Err(_) => return Err(Unheard::Gone),
+            }
+        }
+    }
+
+    /// Waits until the first bytes tell what the client speaks. `None`: it ended or stayed silent.
+    pub(crate) async fn spoken(&mut self, patience: Duration) -> Option<Spoken> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(spoken) = Spoken::classify(&self.pending) {
+                return Some(spoken);
+            }
+            match timeout_at(deadline, self.more()).await {
+                Ok(Ok(1..)) => {}
+                Ok(Ok(0) | Err(_)) | Err(_) if self.pending.is_empty() => return None,
+                Ok(Ok(0) | Err(_)) | Err(_) => return Some(Spoken::Other),
+            }
+        }
+    }
+
+    /// Reads what the client sends next into `pending`. 0: it sends no more.
+    pub(crate) async fn more(&mut self) -> io::Result<usize> {
+        self.pending.reserve(READ_SIZE);
+        self.stream.read_buf(&mut self.pending).await
+    }
+
+    /// Sends all of `bytes`, unless the client does not take them in time.
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match timeout(SPEAK_FIRST, self.stream.write_all(bytes)).await {
+            Ok(sent) => sent,
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Ends the connection so that the client reads what was sent to it.
+    ///
+    /// Closing a socket with unread bytes resets the connection, and a reset discards what the peer
+    /// has not read yet: the explanation of a denial, for one. So the rest is read and dropped.
+    pub(crate) async fn finish(mut self) {
+        if rustix::net::shutdown(&self.stream, Shutdown::Write).is_err() {
+            return;
+        }
+        let mut left = LINGER_BYTES;
+        let drain = async {
+            while left > 0 {
+                self.pending.clear();
+                match self.more().await {
+                    Ok(read @ 1..) => left = left.saturating_sub(read),
+                    Ok(0) | Err(_) => return,
+                }
+            }
+        };
+        // Whether it ended or not, the socket is closed now.
+        let _ = timeout(LINGER, drain).await;
+    }
+
+    /// A head is parsed once its end was seen, or when so much came that an error would show: a
+    /// client that sends byte by byte must not have each of them parse the whole anew.
+    fn worth_parsing(&self, tried: usize) -> bool {
+        let new = self
+            .pending
+            .get(tried.saturating_sub(3)..)
+            .unwrap_or_default();
+        self.pending.len() >= 2 * tried
+            || new.windows(2).any(|pair| matches!(pair, b"\n\r" | b"\n\n"))
+    }
+}
+
+/// How long a client that must speak first has for it.
+pub(crate) const SPEAK_FIRST: Duration = Duration::from_secs(30);
+/// How long a client may keep a connection open between two requests.
+pub(crate) const BETWEEN_REQUESTS: Duration = Duration::from_secs(120);
+const READ_SIZE: usize = 4096;
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES: usize = 256 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (Client, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        let (guest, accepted) = tokio::join!(socket.connect(address), listener.accept());
+        (Client::new(accepted.unwrap().0), guest.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_head_leaves_what_follows_it_pending() {
+        let (mut client, mut guest) = pair().await;
+        guest
+            .write_all(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n\x16\x03\x01")
+            .await
+            .unwrap();
+        let head = client.head(SPEAK_FIRST).await.unwrap().expect("a head");
+        assert_eq!(head.target, "a.example:443");
+        while client.pending.len() < 3 {
+            client.more().await.unwrap();
+        }
+        assert_eq!(&client.pending[..], b"\x16\x03\x01");
+    }
+
+    #[tokio::test]
+    async fn a_head_may_come_byte_by_byte() {
+        let (mut client, mut guest) = pair().await;
+        let sending = async {
+            for byte in b"GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n" {
+                guest.write_all(&[*byte]).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        let (head, ()) = tokio::join!(client.head(SPEAK_FIRST), sending);
+        assert_eq!(head.unwrap().expect("a head").target, "http://a.example/");
+    }
+
+    #[tokio::test]
+    async fn an_end_between_requests_is_no_error_and_one_within_is() {
+        let (mut client, guest) = pair().await;
+        drop(guest);
+        assert!(client.head(SPEAK_FIRST).await.unwrap().is_none());
+
+        let (mut client, mut guest) = pair().await;
+        guest.write_all(b"GET / HT").await.unwrap();
+        drop(guest);
+        assert!(matches!(client.head(SPEAK_FIRST).await, Err(Unheard::Gone)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_does_not_speak_is_not_waited_for_for_ever() {
+        let (mut client, _guest) = pair().await;
+        let began = Instant::now();
+        assert_eq!(client.spoken(SPEAK_FIRST).await, None);
+        assert!(began.elapsed() >= SPEAK_FIRST, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_although_the_client_had_sent_more() {
+        let (mut client, mut guest) = pair().await;
+        guest.write_all(&vec![b'x'; 100_000]).await.unwrap();
+        client.send(b"refused").await.unwrap();
+        let mut answer = Vec::new();
+        let reading = async {
+            guest.shutdown().await.unwrap();
+            guest.read_to_end(&mut answer).await
+        };
+        let (read, ()) = tokio::join!(reading, client.finish());
+        read.unwrap();
+        assert_eq!(answer, b"refused");
+    }
+}

@@ -1,0 +1,268 @@
+//! The link to PID 1: what the proxy is handed before it serves, and orders while it does.
+//!
+//! It is the proxy's standard input, made before the proxy existed, so that nothing has to be found
+//! or opened. Its end is the end of PID 1, and so of the proxy.
+
+use std::{
+    io::{self, IoSliceMut, Write as _},
+    mem::MaybeUninit,
+    net::TcpListener,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use report::{
+    FrameError, FrameReader, Printable, encode,
+    link::{FromProxy, Ingress, MAX_FRAME, Start, ToProxy},
+};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType,
+    recvmsg, sockopt,
+};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::unix::{OwnedReadHalf, OwnedWriteHalf},
+};
+
+/// A listening socket, and how connections arrive at it.
+pub type Listener = (Ingress, TcpListener);
+
+/// The link to PID 1 before the proxy serves.
+#[derive(Debug)]
+pub struct Link {
+    socket: UnixStream,
+    frames: FrameReader,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// Why the proxy was not handed what it needs.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// The socket failed.
+    #[error("cannot read from PID 1")]
+    Read(#[from] io::Error),
+    /// What was read is no message.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// PID 1 ended the link.
+    #[error("PID 1 closed the link before `{awaited}`")]
+    Closed {
+        /// The message that was awaited.
+        awaited: &'static str,
+    },
+    /// PID 1 sent another message than it should have.
+    #[error("PID 1 sent another message where `{awaited}` was due")]
+    Unexpected {
+        /// The message that was due.
+        awaited: &'static str,
+    },
+    /// There are not as many descriptors as were announced, or none.
+    #[error("`listeners` announces {announced} sockets and carries {carried}")]
+    Count {
+        /// The sockets that were announced.
+        announced: usize,
+        /// The descriptors that came.
+        carried: usize,
+    },
+    /// A descriptor is something else than a listening TCP socket.
+    #[error("descriptor {position} of `listeners` is not a listening TCP socket")]
+    NotListening {
+        /// Which one, counted from 1.
+        position: usize,
+    },
+}
+
+/// The reading side while the proxy serves.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    link: OwnedReadHalf,
+    frames: FrameReader,
+}
+
+/// What PID 1 wants of a proxy that serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// To stop accepting, report what is left, and say so.
+    Drain,
+    /// Nothing more: PID 1 is gone, or speaks nonsense.
+    Gone,
+}
+
+impl Link {
+    /// Takes over standard input; `None` if it is not one end of a socket pair, as when the proxy
+    /// is started by hand.
+    #[must_use]
+    pub fn inherit() -> Option<Self> {
+        let input = rustix::stdio::stdin();
+        let is_stream = sockopt::socket_type(input).ok()? == SocketType::STREAM;
+        let is_unix = sockopt::socket_domain(input).ok()? == AddressFamily::UNIX;
+        let socket = input
+            .as_fd()
+            .try_clone_to_owned()
+            .ok()
+            .filter(|_| is_stream && is_unix)?;
+        Some(Self::new(socket.into()))
+    }
+
+    /// A link over `socket`.
+    #[must_use]
+    pub fn new(socket: UnixStream) -> Self {
+        Self {
+            socket,
+            frames: FrameReader::new(MAX_FRAME),
+            descriptors: Vec::new(),
+        }
+    }
+
+    /// Waits for everything that the proxy needs before it serves.
+    pub fn receive(&mut self) -> Result<(Vec<Listener>, Start), LinkError> {
+        let ToProxy::Listeners { kinds } = self.next("listeners")? else {
+            return Err(LinkError::Unexpected {
+                awaited: "listeners",
+            });
+        };
+        let listeners = self.listeners(&kinds)?;
+        match self.next("start")? {
+            ToProxy::Start(start) => Ok((listeners, *start)),
+            ToProxy::Listeners { .. } | ToProxy::Drain => {
+                Err(LinkError::Unexpected { awaited: "start" })
+            }
+        }
+    }
+
+    /// Tells PID 1 that the proxy cannot work, and why.
+    pub fn fail(&mut self, error: &dyn std::error::Error) {
+        let detail = Printable::new(&with_causes(error));
+        if let Ok(line) = encode(&FromProxy::Failed { detail }, MAX_FRAME) {
+            // If it cannot be told, the end of the link tells.
+            let _ = self.socket.write_all(&line);
+        }
+    }
+
+    /// Splits the link for a proxy that serves. Within a tokio runtime.
+    pub(crate) fn serve(self) -> io::Result<(Orders, OwnedWriteHalf)> {
+        self.socket.set_nonblocking(true)?;
+        let (link, replies) = tokio::net::UnixStream::from_std(self.socket)?.into_split();
+        Ok((
+            Orders {
+                link,
+                frames: self.frames,
+            },
+            replies,
+        ))
+    }
+
+    fn next(&mut self, awaited: &'static str) -> Result<ToProxy, LinkError> {
+        loop {
+            if let Some(line) = self.frames.next_line()? {
+                return Ok(serde_json::from_slice(line).map_err(FrameError::Json)?);
+            }
+            if self.read()? == 0 {
+                return Err(LinkError::Closed { awaited });
+            }
+        }
+    }
+
+    /// Reads bytes, and the descriptors that come with them.
+    fn read(&mut self) -> Result<usize, LinkError> {
+        let mut bytes = vec![0; READ_SIZE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(
+                &self.socket,
+                &mut parts,
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other.map_err(io::Error::from)?,
+            }
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.descriptors.extend(descriptors);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            let carried = self.descriptors.len();
+            return Err(LinkError::Count {
+                announced: carried + 1,
+                carried,
+            });
+        }
+        self.frames
+            .push(bytes.get(..received.bytes).unwrap_or_default());
+        Ok(received.bytes)
+    }
+
+    fn listeners(&mut self, kinds: &[Ingress]) -> Result<Vec<Listener>, LinkError> {
+        let descriptors = std::mem::take(&mut self.descriptors);
+        let (announced, carried) = (kinds.len(), descriptors.len());
+        if announced != carried || carried == 0 {
+            return Err(LinkError::Count { announced, carried });
+        }
+        let pairs = kinds.iter().zip(descriptors).enumerate();
+        pairs
+            .map(|(index, (kind, descriptor))| listener(*kind, descriptor, index + 1))
+            .collect()
+    }
+}
+
+impl Orders {
+    /// Waits for the next order. Safe to drop and to call again.
+    pub(crate) async fn next(&mut self) -> Order {
+        loop {
+            match self.frames.next_line() {
+                Ok(Some(line)) => {
+                    return if is_drain(line) {
+                        Order::Drain
+                    } else {
+                        Order::Gone
+                    };
+                }
+                Ok(None) => {}
+                Err(_) => return Order::Gone,
+            }
+            let mut bytes = [0; 1024];
+            match self.link.read(&mut bytes).await {
+                Ok(length @ 1..) => self.frames.push(bytes.get(..length).unwrap_or_default()),
+                Ok(0) | Err(_) => return Order::Gone,
+            }
+        }
+    }
+}
+
+fn is_drain(line: &[u8]) -> bool {
+    matches!(serde_json::from_slice(line), Ok(ToProxy::Drain))
+}
+
+fn listener(kind: Ingress, descriptor: OwnedFd, position: usize) -> Result<Listener, LinkError> {
+    let family = sockopt::socket_domain(&descriptor);
+    let is_tcp = matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6))
+        && sockopt::socket_type(&descriptor) == Ok(SocketType::STREAM);
+    if !is_tcp || sockopt::socket_acceptconn(&descriptor) != Ok(true) {
+        return Err(LinkError::NotListening { position });
+    }
+    let listener = TcpListener::from(descriptor);
+    listener.set_nonblocking(true)?;
+    Ok((kind, listener))
+}
+
+/// An error and what caused it, in one line.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        line.push_str(": ");
+        line.push_str(&next.to_string());
+        cause = next.source();
+    }
+    line
+}
+
+const READ_SIZE: usize = 64 * 1024;
+const MAX_LISTENERS: usize = 16;

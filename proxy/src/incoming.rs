@@ -1,0 +1,257 @@
+//! Writes an origin's response to the client that asked, as it comes.
+
+use std::{fmt::Write as _, io};
+
+use bytes::{Buf, Bytes};
+use http::{Extensions, HeaderMap, Method, Response, StatusCode, Version, header, response::Parts};
+use http_body::Body as _;
+use http_body_util::BodyExt as _;
+use hyper::{body::Incoming, ext::ReasonPhrase};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _};
+
+use crate::{
+    answer::After,
+    head::Head,
+    outgoing::{connection_options, strip_hop_by_hop, upgrade},
+};
+
+/// What of a request bears on how its response is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Requester {
+    version: Version,
+    is_head: bool,
+    after: After,
+    /// It waits for `100 Continue` before it sends its body.
+    pub(crate) waits: bool,
+    /// It asks to switch to another protocol, and may.
+    pub(crate) upgrades: bool,
+}
+
+/// How the end of the response is told to the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    NoBody,
+    Length,
+    Chunks,
+    Close,
+}
+
+impl Requester {
+    pub(crate) fn of(head: &Head) -> Self {
+        let wants_close = connection_options(&head.headers).any(|option| option == "close");
+        let keeps = head.version == Version::HTTP_11 && !wants_close;
+        let expects = head.headers.get(header::EXPECT);
+        Self {
+            version: head.version,
+            is_head: head.method == Method::HEAD,
+            after: if keeps { After::Keep } else { After::Close },
+            waits: expects
+                .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")),
+            upgrades: head.version == Version::HTTP_11 && upgrade(&head.headers).is_some(),
+        }
+    }
+
+    /// Whether its response has no body whatever its fields say.
+    pub(crate) fn is_head(self) -> bool {
+        self.is_head
+    }
+
+    /// What it asks to become of its connection.
+    pub(crate) fn after(self) -> After {
+        self.after
+    }
+
+    fn ending(self, status: StatusCode, length: Option<u64>) -> Ending {
+        let bodiless =
+            self.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        match (length, self.version) {
+            _ if bodiless => Ending::NoBody,
+            (Some(_), _) => Ending::Length,
+            (None, Version::HTTP_11) => Ending::Chunks,
+            (None, _) => Ending::Close,
+        }
+    }
+}
+
+/// Sends `response`, and says what becomes of the connection.
+///
+/// # Errors
+/// When either end fails. The client sees a response that is cut short, never one that looks whole.
+pub(crate) async fn send<W: AsyncWrite + Unpin>(
+    client: &mut W,
+    response: Response<Incoming>,
+    requester: Requester,
+    after: After,
+) -> io::Result<After> {
+    let (mut parts, mut body) = response.into_parts();
+    let length = body.size_hint().exact();
+    let ending = requester.ending(parts.status, length);
+    let after = if ending == Ending::Close {
+        After::Close
+    } else {
+        after
+    };
+    strip_hop_by_hop(&mut parts.headers);
+    if ending != Ending::NoBody {
+        // One framing, ours: an origin that sent two had one of them overruled.
+        parts.headers.remove(header::CONTENT_LENGTH);
+        parts
+            .headers
+            .extend(length.map(|length| (header::CONTENT_LENGTH, length.into())));
+    }
+    client.write_all(&head(&parts, ending, after)).await?;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
+        // What is no data is a trailer, which a proxy may drop (RFC 9110 §6.5.1).
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        match ending {
+            Ending::NoBody => {}
+            Ending::Chunks if data.is_empty() => {}
+            Ending::Chunks => client.write_all_buf(&mut chunk(data)).await?,
+            Ending::Length | Ending::Close => client.write_all(&data).await?,
+        }
+    }
+    if ending == Ending::Chunks {
+        client.write_all(b"0\r\n\r\n").await?;
+    }
+    Ok(after)
+}
+
+/// The head of `101 Switching Protocols`, the only response that keeps `Upgrade`.
+pub(crate) fn switching<B>(response: &Response<B>) -> Vec<u8> {
+    let mut headers = response.headers().clone();
+    let protocol = headers.get(header::UPGRADE).cloned();
+    strip_hop_by_hop(&mut headers);
+    let mut head = status_line(response.status(), response.extensions());
+    head.push_str("Connection: upgrade\r\n");
+    if let Some(protocol) = protocol {
+        headers.insert(header::UPGRADE, protocol);
+    }
+    with_fields(head, &headers)
+}
+
+fn head(parts: &Parts, ending: Ending, after: After) -> Vec<u8> {
+    let mut head = status_line(parts.status, &parts.extensions);
+    if ending == Ending::Chunks {
+        head.push_str("Transfer-Encoding: chunked\r\n");
+    }
+    if after == After::Close {
+        head.push_str("Connection: close\r\n");
+    }
+    with_fields(head, &parts.headers)
+}
+
+fn status_line(status: StatusCode, extensions: &Extensions) -> String {
+    let phrase = match extensions.get::<ReasonPhrase>() {
+        Some(phrase) => String::from_utf8_lossy(phrase.as_bytes()),
+        None => status.canonical_reason().unwrap_or_default().into(),
+    };
+    format!("HTTP/1.1 {} {phrase}\r\n", status.as_u16())
+}
+
+fn with_fields(head: String, headers: &HeaderMap) -> Vec<u8> {
+    let mut head = head.into_bytes();
+    for (name, value) in headers {
+        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"\r\n");
+    head
+}
+
+fn chunk(data: Bytes) -> impl Buf {
+    let mut size = String::with_capacity(18);
+    // Writing to a String cannot fail.
+    let _ = write!(size, "{:x}\r\n", data.len());
+    Bytes::from(size)
+        .chain(data)
+        .chain(Bytes::from_static(b"\r\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requester(raw: &str) -> Requester {
+        Requester::of(
+            &Head::parse(raw.as_bytes())
+                .unwrap()
+                .expect("a whole head")
+                .0,
+        )
+    }
+
+    #[test]
+    fn a_connection_is_kept_if_the_client_can_and_wants_to() {
+        for (raw, after) in [
+            ("GET / HTTP/1.1\r\n\r\n", After::Keep),
+            ("GET / HTTP/1.1\r\nConnection: Close\r\n\r\n", After::Close),
+            (
+                "GET / HTTP/1.1\r\nProxy-Connection: close\r\n\r\n",
+                After::Close,
+            ),
+            (
+                "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+                After::Close,
+            ),
+        ] {
+            assert_eq!(requester(raw).after(), after, "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_response_is_told_in_a_way_the_client_knows() {
+        let new = requester("GET / HTTP/1.1\r\n\r\n");
+        let old = requester("GET / HTTP/1.0\r\n\r\n");
+        let head = requester("HEAD / HTTP/1.1\r\n\r\n");
+        for (requester, status, length, ending) in [
+            (new, StatusCode::OK, Some(3), Ending::Length),
+            (new, StatusCode::OK, None, Ending::Chunks),
+            (old, StatusCode::OK, None, Ending::Close),
+            (old, StatusCode::OK, Some(3), Ending::Length),
+            (head, StatusCode::OK, None, Ending::NoBody),
+            (new, StatusCode::NO_CONTENT, None, Ending::NoBody),
+            (new, StatusCode::NOT_MODIFIED, Some(0), Ending::NoBody),
+        ] {
+            assert_eq!(
+                requester.ending(status, length),
+                ending,
+                "{requester:?} {status} {length:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_switch_of_protocols_keeps_what_it_switches_to() {
+        let response = Response::builder()
+            .status(101)
+            .header("upgrade", "websocket")
+            .header("connection", "Upgrade, X-Hop")
+            .header("x-hop", "1")
+            .header("sec-websocket-accept", "y")
+            .body(())
+            .unwrap();
+        let text = String::from_utf8(switching(&response)).unwrap();
+        assert!(
+            text.starts_with("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n"),
+            "{text}"
+        );
+        for kept in [
+            "\r\nupgrade: websocket\r\n",
+            "\r\nsec-websocket-accept: y\r\n",
+        ] {
+            assert!(text.contains(kept), "{kept:?} in {text}");
+        }
+        assert!(!text.contains("x-hop"), "{text}");
+    }
+
+    #[test]
+    fn only_an_expectation_that_is_known_is_waited_on() {
+        assert!(requester("POST / HTTP/1.1\r\nExpect: 100-Continue\r\n\r\n").waits);
+        assert!(!requester("POST / HTTP/1.1\r\nExpect: more\r\n\r\n").waits);
+    }
+}

@@ -1,0 +1,163 @@
+//! Copies bytes both ways between a guest and what it was let through to, until both have ended.
+//!
+//! A tunnel that is silent costs no buffer: one is borrowed only while there are bytes in it. The
+//! end of one direction is passed on, and the other goes on. A connection that is open both ways is
+//! never cut for silence; one that is half open is, or peers that forget their side would pile up.
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::{Mutex, PoisonError},
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use rustix::net::Shutdown;
+use tokio::{
+    io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf},
+    net::{
+        TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    time::sleep,
+};
+
+use crate::{account::Flow, client::Client};
+
+/// Relays until both directions have ended, one fails, or a half-open one stays silent.
+///
+/// What the client has sent already goes first.
+pub(crate) async fn run(
+    client: &mut Client,
+    upstream: &mut TcpStream,
+    flow: &Flow,
+    buffers: &Buffers,
+) -> io::Result<()> {
+    let (mut from_guest, mut to_guest) = client.stream.split();
+    let (mut from_far, mut to_far) = upstream.split();
+    let early = std::mem::take(&mut client.pending);
+    let up = async {
+        flow.add_up(early.len());
+        to_far.write_all(&early).await?;
+        drop(early);
+        pump(&mut from_guest, &mut to_far, buffers, |bytes| {
+            flow.add_up(bytes);
+        })
+        .await
+    };
+    let down = pump(&mut from_far, &mut to_guest, buffers, |bytes| {
+        flow.add_down(bytes);
+    });
+    let (mut up, mut down) = (pin!(up), pin!(down));
+    tokio::select! {
+        ended = &mut up => {
+            ended?;
+            unless_silent(down, flow).await
+        }
+        ended = &mut down => {
+            ended?;
+            unless_silent(up, flow).await
+        }
+    }
+}
+
+/// Copies until the source ends, and passes the end on.
+async fn pump(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    buffers: &Buffers,
+    count: impl Fn(usize),
+) -> io::Result<()> {
+    loop {
+        let chunk = poll_fn(|cx| poll_chunk(from, buffers, cx)).await?;
+        if chunk.length == 0 {
+            let socket: &TcpStream = to.as_ref();
+            return Ok(rustix::net::shutdown(socket, Shutdown::Write)?);
+        }
+        count(chunk.length);
+        to.write_all(chunk.bytes()).await?;
+    }
+}
+
+/// Waits for the end of the direction that is left, for as long as bytes come now and then.
+async fn unless_silent(
+    rest: Pin<&mut impl Future<Output = io::Result<()>>>,
+    flow: &Flow,
+) -> io::Result<()> {
+    let silence = async {
+        let mut seen = flow.moved();
+        let mut silent_for = 0;
+        while silent_for < HALF_OPEN_MINUTES {
+            sleep(MINUTE).await;
+            let now = flow.moved();
+            silent_for = if now == seen { silent_for + 1 } else { 0 };
+            seen = now;
+        }
+    };
+    tokio::select! {
+        ended = rest => ended,
+        () = silence => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Reads once, into a buffer that is borrowed only if there is something to read.
+fn poll_chunk<'b>(
+    from: &mut ReadHalf<'_>,
+    buffers: &'b Buffers,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Chunk<'b>>> {
+    let mut chunk = Chunk {
+        memory: buffers.take(),
+        length: 0,
+        owner: buffers,
+    };
+    let mut space = ReadBuf::new(&mut chunk.memory);
+    ready!(Pin::new(from).poll_read(cx, &mut space))?;
+    let length = space.filled().len();
+    chunk.length = length;
+    Poll::Ready(Ok(chunk))
+}
+
+/// Buffers that no connection is using right now.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers(Mutex<Vec<Box<[u8]>>>);
+
+/// Bytes on their way, in a buffer that goes back when they have passed.
+struct Chunk<'b> {
+    memory: Box<[u8]>,
+    length: usize,
+    owner: &'b Buffers,
+}
+
+impl Buffers {
+    fn take(&self) -> Box<[u8]> {
+        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        spare.unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice())
+    }
+
+    fn put_back(&self, memory: Box<[u8]>) {
+        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < SPARE {
+            spare.push(memory);
+        }
+    }
+}
+
+impl Chunk<'_> {
+    fn bytes(&self) -> &[u8] {
+        self.memory.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl Drop for Chunk<'_> {
+    fn drop(&mut self) {
+        self.owner.put_back(std::mem::take(&mut self.memory));
+    }
+}
+
+const BUFFER: usize = 64 * 1024;
+/// Buffers beyond these are freed: they were needed by peers that do not take what they are sent.
+const SPARE: usize = 8;
+const MINUTE: Duration = Duration::from_secs(60);
+const HALF_OPEN_MINUTES: u32 = 10;

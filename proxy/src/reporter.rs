@@ -1,0 +1,199 @@
+//! Hands what was counted to PID 1: soon, in batches, and never at the expense of a connection.
+//!
+//! While PID 1 does not read, batches merge in the account, which is bounded. Counts are increments,
+//! so a merged batch says the same with less detail.
+
+use std::{io, time::Duration};
+
+use report::{FrameError, Ledger, encode, link::FromProxy};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::unix::OwnedWriteHalf,
+    time::{MissedTickBehavior, interval, timeout},
+};
+
+use crate::account::{Account, More};
+
+/// Why reporting ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// PID 1 is gone.
+    #[error("cannot write to PID 1")]
+    Link(#[from] io::Error),
+    /// A message that cannot be sent; none of ours is that long.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Reports until `account` is closed and everything in it was sent.
+pub(crate) async fn run(account: &Account, link: &mut OwnedWriteHalf) -> Result<(), ReportError> {
+    let mut collect = interval(COLLECT);
+    collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = account.something() => {}
+            _ = collect.tick() => {
+                account.collect_flows();
+                continue;
+            }
+        }
+        // Either way the batch goes out now.
+        let _ = timeout(GATHER, account.full()).await;
+        let (batch, more) = account.take();
+        link.write_all(&lines(batch)?).await?;
+        if more == More::Never {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends one message by itself.
+pub(crate) async fn send(
+    link: &mut OwnedWriteHalf,
+    message: &FromProxy,
+) -> Result<(), ReportError> {
+    let frame = encode(message, report::link::MAX_FRAME)?;
+    Ok(link.write_all(&frame).await?)
+}
+
+fn lines(mut batch: Ledger) -> Result<Vec<u8>, FrameError> {
+    let mut lines = Vec::new();
+    while let Some(denied) = batch.pop_denied() {
+        lines.extend(encode(&FromProxy::Denied(denied), report::link::MAX_FRAME)?);
+    }
+    while let Some(allowed) = batch.pop_allowed() {
+        lines.extend(encode(
+            &FromProxy::Allowed(allowed),
+            report::link::MAX_FRAME,
+        )?);
+    }
+    Ok(lines)
+}
+
+/// How long events are gathered before they are sent.
+const GATHER: Duration = Duration::from_millis(20);
+/// How often connections that last are asked what they carried.
+const COLLECT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use policy::DenyReason;
+    use report::{Printable, RunClock, Target};
+    use tokio::{
+        io::{AsyncBufReadExt as _, BufReader, Lines},
+        net::{UnixStream, unix::OwnedReadHalf},
+        time::Instant,
+    };
+
+    use super::*;
+
+    fn target(name: &str) -> Target {
+        Target {
+            host: Some(Printable::new(name)),
+            address: None,
+            port: Some(443),
+        }
+    }
+
+    struct Pid1(Lines<BufReader<OwnedReadHalf>>);
+
+    impl Pid1 {
+        async fn next(&mut self) -> FromProxy {
+            let line = self.0.next_line().await.unwrap().expect("a line");
+            serde_json::from_str(&line).unwrap()
+        }
+    }
+
+    fn link() -> (OwnedWriteHalf, Pid1) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (
+            ours.into_split().1,
+            Pid1(BufReader::new(theirs.into_split().0).lines()),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_gathered_for_20_ms_and_merged() {
+        let account = Arc::new(Account::new(RunClock::start()));
+        let (mut link, mut pid1) = link();
+        let began = Instant::now();
+        for _ in 0..3 {
+            account.deny(target("a"), DenyReason::NotTls);
+        }
+        tokio::select! {
+            ended = run(&account, &mut link) => panic!("{ended:?}"),
+            message = pid1.next() => {
+                let FromProxy::Denied(denied) = message else { panic!("{message:?}") };
+                assert_eq!((denied.count, denied.reason), (3, DenyReason::NotTls));
+                assert_eq!(began.elapsed().as_millis(), 20);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_batch_does_not_wait() {
+        let account = Arc::new(Account::new(RunClock::start()));
+        let (mut link, mut pid1) = link();
+        let began = Instant::now();
+        for _ in 0..64 {
+            account.allow(target("a"));
+        }
+        tokio::select! {
+            ended = run(&account, &mut link) => panic!("{ended:?}"),
+            message = pid1.next() => {
+                assert!(matches!(&message, FromProxy::Allowed(a) if a.connections == 64), "{message:?}");
+                assert_eq!(began.elapsed(), Duration::ZERO);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_of_a_lasting_connection_are_reported_every_5_s() {
+        let account = Arc::new(Account::new(RunClock::start()));
+        let (mut link, mut pid1) = link();
+        let flow = account.flow(target("a"));
+        let began = Instant::now();
+        tokio::select! {
+            ended = run(&account, &mut link) => panic!("{ended:?}"),
+            () = async {
+                // The first tick of an interval comes at once: it finds nothing.
+                tokio::task::yield_now().await;
+                flow.add_down(9);
+                let message = pid1.next().await;
+                assert!(matches!(&message, FromProxy::Allowed(a) if a.bytes_down == 9), "{message:?}");
+                assert!(began.elapsed() >= COLLECT, "{:?}", began.elapsed());
+            } => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_lost_while_pid_1_does_not_read() {
+        let account = Arc::new(Account::new(RunClock::start()));
+        let (mut link, mut pid1) = link();
+        let inventing = async {
+            for n in 0..20_000_u32 {
+                account.deny(target(&format!("{n}.example")), DenyReason::NotAllowed);
+                if n % 64 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            account.close();
+        };
+        let reading = async {
+            inventing.await;
+            let mut sum = 0;
+            while sum < 20_000 {
+                let FromProxy::Denied(denied) = pid1.next().await else {
+                    panic!("not a denial")
+                };
+                sum += denied.count;
+            }
+            sum
+        };
+        let (ended, sum) = tokio::join!(run(&account, &mut link), reading);
+        ended.unwrap();
+        assert_eq!(sum, 20_000);
+    }
+}

@@ -1,0 +1,213 @@
+//! Accepts connections, as many at once as there may be, until PID 1 wants no more.
+
+use std::{future::poll_fn, io, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
+
+use report::{
+    Printable, Target,
+    link::{FromProxy, Ingress},
+};
+use tokio::{
+    net::{TcpListener, TcpStream, unix::OwnedWriteHalf},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    account::Account,
+    answer,
+    authority::target_of,
+    client::Client,
+    control::{Listener, Order, Orders},
+    explicit,
+    proxy::{Proxy, by_address},
+    redirect,
+    refusal::{Refusal, Refused},
+    reporter::{self, ReportError},
+    settings::OriginalDestination,
+};
+
+/// Serves connections.
+pub(crate) struct Server {
+    proxy: Arc<Proxy>,
+    original_destination: OriginalDestination,
+    max_connections: usize,
+    connections: JoinSet<()>,
+    /// Those that are told that there are too many.
+    farewells: JoinSet<()>,
+}
+
+/// Sockets that accept, asked in turn so that none starves the others.
+struct Listeners {
+    sockets: Vec<(Ingress, TcpListener)>,
+    next: usize,
+}
+
+impl Server {
+    pub(crate) fn new(
+        proxy: Proxy,
+        max_connections: usize,
+        original_destination: OriginalDestination,
+    ) -> Self {
+        Self {
+            proxy: Arc::new(proxy),
+            original_destination,
+            max_connections,
+            connections: JoinSet::new(),
+            farewells: JoinSet::new(),
+        }
+    }
+
+    /// Says that it is ready, and serves until PID 1 wants no more.
+    pub(crate) async fn run(
+        mut self,
+        listeners: Vec<Listener>,
+        degradations: Vec<String>,
+        mut orders: Orders,
+        mut replies: OwnedWriteHalf,
+    ) -> Result<(), ReportError> {
+        let mut listeners = Listeners::new(listeners)?;
+        reporter::send(&mut replies, &ready(&degradations)).await?;
+        let mut reporting = JoinSet::new();
+        reporting.spawn(report(Arc::clone(&self.proxy.account), replies));
+        match self.serve(&mut listeners, &mut orders).await {
+            Order::Gone => Ok(()),
+            Order::Drain => {
+                drop(listeners);
+                self.end_connections().await;
+                self.proxy.account.close();
+                match reporting.join_next().await {
+                    Some(Ok(Ok(mut replies))) => {
+                        reporter::send(&mut replies, &FromProxy::Drained).await
+                    }
+                    Some(Ok(Err(error))) => Err(error),
+                    Some(Err(_)) | None => Ok(()),
+                }
+            }
+        }
+    }
+
+    async fn serve(&mut self, listeners: &mut Listeners, orders: &mut Orders) -> Order {
+        loop {
+            tokio::select! {
+                order = orders.next() => return order,
+                (ingress, stream) = listeners.accept() => self.admit(ingress, Client::new(stream)),
+                Some(_) = self.connections.join_next() => {}
+                Some(_) = self.farewells.join_next() => {}
+            }
+        }
+    }
+
+    fn admit(&mut self, ingress: Ingress, client: Client) {
+        // Where nobody redirected a connection, what it was meant for is this listener.
+        let dialled = match ingress {
+            Ingress::Explicit => None,
+            Ingress::Redirect => {
+                let original = (self.original_destination)(&client.stream);
+                original.or_else(|_| client.stream.local_addr()).ok()
+            }
+        };
+        if self.connections.len() >= self.max_connections {
+            return self.turn_away(client, dialled);
+        }
+        let proxy = Arc::clone(&self.proxy);
+        match (ingress, dialled) {
+            (Ingress::Explicit, _) => self
+                .connections
+                .spawn(async move { explicit::serve(client, &proxy).await }),
+            (Ingress::Redirect, Some(dialled)) => self
+                .connections
+                .spawn(async move { redirect::serve(client, dialled, &proxy).await }),
+            // It is gone already.
+            (Ingress::Redirect, None) => return,
+        };
+    }
+
+    /// Counts one connection too many, and tells a client that can read it.
+    fn turn_away(&mut self, mut client: Client, dialled: Option<SocketAddr>) {
+        let target =
+            dialled.map_or_else(Target::default, |dialled| target_of(&by_address(dialled)));
+        let refused = Refused {
+            target,
+            refusal: Refusal::Busy,
+        };
+        self.proxy.record(&refused);
+        if dialled.is_none() && self.farewells.len() < MAX_FAREWELLS {
+            self.farewells.spawn(async move {
+                // Whether it could be told or not, the connection ends.
+                let _ = client.send(&answer::http(&refused, answer::LAST)).await;
+                client.finish().await;
+            });
+        }
+    }
+
+    /// Lets connections come to their end for a moment, and ends the rest.
+    async fn end_connections(&mut self) {
+        let ending = async { while self.connections.join_next().await.is_some() {} };
+        if timeout(DRAIN, ending).await.is_err() {
+            self.connections.shutdown().await;
+        }
+        self.farewells.shutdown().await;
+    }
+}
+
+impl Listeners {
+    fn new(listeners: Vec<Listener>) -> io::Result<Self> {
+        let sockets = listeners
+            .into_iter()
+            .map(|(ingress, socket)| Ok((ingress, TcpListener::from_std(socket)?)));
+        Ok(Self {
+            sockets: sockets.collect::<io::Result<_>>()?,
+            next: 0,
+        })
+    }
+
+    /// Waits for the next connection. Safe to drop and to call again.
+    async fn accept(&mut self) -> (Ingress, TcpStream) {
+        loop {
+            match self.try_accept().await {
+                Ok(accepted) => return accepted,
+                // Out of descriptors or memory: the connection waits in the queue of its listener,
+                // which stays ready, so asking again at once would spin.
+                Err(_) => sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    }
+
+    async fn try_accept(&mut self) -> io::Result<(Ingress, TcpStream)> {
+        self.next = self.next.wrapping_add(1);
+        poll_fn(|cx| {
+            let (before, from) = self.sockets.split_at(self.next % self.sockets.len().max(1));
+            for (ingress, socket) in from.iter().chain(before) {
+                if let Poll::Ready(accepted) = socket.poll_accept(cx) {
+                    return Poll::Ready(accepted.map(|(stream, _)| (*ingress, stream)));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+async fn report(
+    account: Arc<Account>,
+    mut replies: OwnedWriteHalf,
+) -> Result<OwnedWriteHalf, ReportError> {
+    reporter::run(&account, &mut replies).await?;
+    Ok(replies)
+}
+
+fn ready(degradations: &[String]) -> FromProxy {
+    FromProxy::Ready {
+        version: Printable::new(env!("CARGO_PKG_VERSION")),
+        degradations: degradations
+            .iter()
+            .map(|sentence| Printable::new(sentence))
+            .collect(),
+    }
+}
+
+/// How long connections may take to end once no more are accepted.
+const DRAIN: Duration = Duration::from_millis(300);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How many may be told at once that there are too many; those beyond are only counted.
+const MAX_FAREWELLS: usize = 64;
