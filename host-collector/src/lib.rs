@@ -2,5 +2,7 @@
 
 pub mod channel;
 pub mod environment;
+pub mod log;
 pub mod run_dir;
 pub mod run_id;
+pub mod session;

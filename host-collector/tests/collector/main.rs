@@ -8,3 +8,4 @@
 
 mod channel;
 mod container;
+mod log;

@@ -1,0 +1,277 @@
+//! Appends a line: under a lock, in one write, on the disk when it returns.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Write as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
+
+use rustix::fs::{FlockOperation, fdatasync, flock};
+
+use super::{LogError, generations, rotate::rotate, tail::Tail};
+use crate::session::{MAX_LINE, Session, fit};
+
+/// A log in a directory. Any number of processes may append to it at once.
+#[derive(Debug)]
+pub struct Log {
+    dir: PathBuf,
+    limits: Limits,
+}
+
+/// How large the log may become.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of a file before it is rotated.
+    pub file: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            file: 8 * 1024 * 1024,
+        }
+    }
+}
+
+impl Log {
+    /// Opens the log, and makes its directory if there is none.
+    pub fn open(dir: &Path, limits: Limits) -> Result<Self, LogError> {
+        let make = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        make.map_err(LogError::io("make the log directory", dir))?;
+        close_to_others(dir, 0o700).map_err(LogError::io("close to others", dir))?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            limits,
+        })
+    }
+
+    /// Appends the line of a run, with the digest of the line before it.
+    ///
+    /// A torn tail is repaired first: the fragment gets the end that it lacks, so that it spoils
+    /// nothing but itself. If this one is torn, the next append repairs it.
+    pub fn append(&self, session: &Session) -> Result<(), LogError> {
+        // Held until it is dropped, also by a crash.
+        let _lock = self.lock()?;
+        let path = generations::file(&self.dir, 0);
+        let io = |verb| LogError::io(verb, &path);
+
+        let mut file = open_private(&path).map_err(io("open"))?;
+        let mut tail = Tail::of(&file).map_err(io("read the end of"))?;
+        let mut session = Session {
+            prev: self.digest_before(&tail),
+            ..session.clone()
+        };
+        let mut line = fit(&session, MAX_LINE)?;
+
+        let size = file.metadata().map_err(io("measure"))?.len();
+        if size > 0 && size.saturating_add(line.len() as u64) > self.limits.file {
+            if tail.torn {
+                write_once(&mut file, b"\n").map_err(io("repair"))?;
+            }
+            let dropped = rotate(&self.dir)?;
+            session.dropped_runs = (dropped > 0).then_some(dropped);
+            line = fit(&session, MAX_LINE)?;
+            file = open_private(&path).map_err(io("open"))?;
+            tail = Tail::default();
+        }
+        if tail.torn {
+            line.insert(0, b'\n');
+        }
+        write_once(&mut file, &line).map_err(io("append to"))?;
+        fdatasync(&file)
+            .map_err(io::Error::from)
+            .map_err(io("flush"))
+    }
+
+    /// The digest of the last line, which is in the generation before if this one is new.
+    fn digest_before(&self, tail: &Tail) -> Option<String> {
+        let before = || Tail::of(&File::open(generations::file(&self.dir, 1)).ok()?).ok();
+        tail.digest().or_else(|| before()?.digest())
+    }
+
+    fn lock(&self) -> Result<File, LogError> {
+        let path = self.dir.join("sessions.lock");
+        let file = open_private(&path).map_err(LogError::io("open", &path))?;
+        let locked = flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from);
+        locked.map_err(LogError::io("lock", &path))?;
+        Ok(file)
+    }
+}
+
+/// One `write(2)`, since a second could come between the lines of others that hold no lock.
+fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    let written = file.write(bytes)?;
+    if written == bytes.len() {
+        Ok(())
+    } else {
+        Err(io::ErrorKind::StorageFull.into())
+    }
+}
+
+fn open_private(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
+    close_to_others(path, 0o600)?;
+    Ok(file)
+}
+
+/// The log names projects, commands and credentials.
+fn close_to_others(path: &Path, mode: u32) -> io::Result<()> {
+    let found = path.metadata()?.permissions().mode() & 0o777;
+    if found & mode == found {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use sha2::{Digest as _, Sha256};
+
+    use super::*;
+    use crate::{log::Entries, run_id::hex};
+
+    fn session(run_id: usize) -> Session {
+        Session {
+            run_id: Some(run_id.to_string()),
+            ..Session::default()
+        }
+    }
+
+    fn lines(dir: &Path) -> Vec<String> {
+        let text = fs::read_to_string(generations::file(dir, 0)).unwrap();
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    fn prev(line: &str) -> Option<String> {
+        serde_json::from_str::<Session>(line).unwrap().prev
+    }
+
+    #[test]
+    fn each_line_carries_the_digest_of_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Limits::default()).unwrap();
+        for n in 0..3 {
+            log.append(&session(n)).unwrap();
+        }
+        let lines = lines(dir.path());
+        assert_eq!(prev(&lines[0]), None);
+        for pair in lines.windows(2) {
+            assert_eq!(
+                prev(&pair[1]),
+                Some(hex(&Sha256::digest(pair[0].as_bytes())))
+            );
+        }
+    }
+
+    #[test]
+    fn a_tail_torn_at_any_byte_costs_one_line_and_no_other() {
+        let whole = tempfile::tempdir().unwrap();
+        let log = Log::open(whole.path(), Limits::default()).unwrap();
+        log.append(&session(1)).unwrap();
+        let first = fs::read(generations::file(whole.path(), 0)).unwrap();
+        log.append(&session(2)).unwrap();
+        let both = fs::read(generations::file(whole.path(), 0)).unwrap();
+        for torn_at in first.len()..=both.len() {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(generations::file(dir.path(), 0), &both[..torn_at]).unwrap();
+            Log::open(dir.path(), Limits::default())
+                .unwrap()
+                .append(&session(3))
+                .unwrap();
+            let mut entries = Entries::open(dir.path());
+            let runs: Vec<_> = entries.by_ref().filter_map(|e| e.session.run_id).collect();
+            // A line that lacks nothing but its end is whole again.
+            let whole = torn_at >= both.len() - 1;
+            let torn = torn_at > first.len() && !whole;
+            assert_eq!(
+                runs,
+                if whole {
+                    vec!["3", "2", "1"]
+                } else {
+                    vec!["3", "1"]
+                },
+                "{torn_at}"
+            );
+            assert_eq!(entries.skipped(), u64::from(torn), "{torn_at}");
+        }
+    }
+
+    #[test]
+    fn the_chain_goes_through_a_fragment_and_through_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(generations::file(dir.path(), 0), "{\"run_id\":\"torn").unwrap();
+        let log = Log::open(dir.path(), Limits { file: 400 }).unwrap();
+        for n in 0..20 {
+            log.append(&session(n)).unwrap();
+        }
+        let mut all = Vec::new();
+        for file in generations::newest_first(dir.path())
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
+            all.extend(
+                fs::read_to_string(file)
+                    .unwrap_or_default()
+                    .lines()
+                    .map(ToOwned::to_owned),
+            );
+        }
+        for pair in all.windows(2) {
+            assert_eq!(
+                prev(&pair[1]),
+                Some(hex(&Sha256::digest(pair[0].as_bytes()))),
+                "{pair:?}"
+            );
+        }
+        assert!(all.len() > 8, "{}", all.len());
+    }
+
+    #[test]
+    fn what_rotation_dropped_is_counted_to_the_last_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Limits { file: 600 }).unwrap();
+        for n in 0..100 {
+            log.append(&session(n)).unwrap();
+        }
+        let kept = Entries::open(dir.path()).count() as u64;
+        let first: Session = serde_json::from_str(lines(dir.path()).first().unwrap()).unwrap();
+        assert_eq!(kept + first.dropped_runs.unwrap(), 100);
+    }
+
+    #[test]
+    fn files_that_others_could_read_are_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let log_dir = dir.path().join("audit");
+        fs::create_dir(&log_dir).unwrap();
+        fs::write(generations::file(&log_dir, 0), "").unwrap();
+        for (path, mode) in [(&log_dir, 0o755), (&generations::file(&log_dir, 0), 0o644)] {
+            fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        Log::open(&log_dir, Limits::default())
+            .unwrap()
+            .append(&session(1))
+            .unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&log_dir), 0o700);
+        assert_eq!(mode(&generations::file(&log_dir, 0)), 0o600);
+        assert_eq!(mode(&log_dir.join("sessions.lock")), 0o600);
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_of_its_own() {
+        let mut full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert_eq!(
+            write_once(&mut full, b"x").unwrap_err().kind(),
+            io::ErrorKind::StorageFull
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! The details of runs that do not fit a line: a directory for each, bounded in all.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+/// `runs/` beside the log.
+#[derive(Debug)]
+pub struct Evidence {
+    runs: PathBuf,
+    limit: u64,
+}
+
+/// What has become of the details that a line names.
+#[must_use]
+pub fn evidence_of(path: &str) -> &'static str {
+    if Path::new(path).is_dir() {
+        "kept"
+    } else {
+        "pruned"
+    }
+}
+
+impl Evidence {
+    /// The details that belong to the log in `log_dir`: 512 MiB at most.
+    #[must_use]
+    pub fn of(log_dir: &Path) -> Self {
+        Self {
+            runs: log_dir.join("runs"),
+            limit: 512 * 1024 * 1024,
+        }
+    }
+
+    /// Keeps the journal of a run, for its owner alone, and returns the directory. The oldest runs
+    /// make room for it.
+    pub fn keep(&self, run_id: &str, journal: &Path) -> io::Result<PathBuf> {
+        let dir = self.runs.join(run_id);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let kept = dir.join("journal.jsonl");
+        let mut copy = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&kept)?;
+        io::copy(&mut File::open(journal)?, &mut copy)?;
+        self.prune(&dir)?;
+        Ok(dir)
+    }
+
+    fn prune(&self, newest: &Path) -> io::Result<()> {
+        let mut runs = Vec::new();
+        for entry in fs::read_dir(&self.runs)? {
+            let path = entry?.path();
+            if let Ok((size, changed)) = weigh(&path) {
+                runs.push((changed, size, path));
+            }
+        }
+        let mut total: u64 = runs.iter().map(|(_, size, _)| size).sum();
+        runs.sort();
+        for (_, size, path) in runs {
+            if total <= self.limit {
+                break;
+            }
+            // What another collector removed first is gone all the same.
+            if path != newest && fs::remove_dir_all(&path).is_ok() {
+                total = total.saturating_sub(size);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn weigh(dir: &Path) -> io::Result<(u64, SystemTime)> {
+    let mut size = 0_u64;
+    for entry in fs::read_dir(dir)? {
+        size = size.saturating_add(entry?.metadata()?.len());
+    }
+    Ok((size, fs::metadata(dir)?.modified()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_the_owner_can_read_what_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("j");
+        fs::write(&journal, "x").unwrap();
+        let kept = Evidence::of(dir.path()).keep("ab", &journal).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(
+            (mode(&kept), mode(&kept.join("journal.jsonl"))),
+            (0o700, 0o600)
+        );
+    }
+
+    #[test]
+    fn the_oldest_runs_make_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("j");
+        fs::write(&journal, "0123456789").unwrap();
+        let evidence = Evidence {
+            limit: 25,
+            ..Evidence::of(dir.path())
+        };
+        let kept: Vec<_> = ["c", "b", "a"]
+            .iter()
+            .enumerate()
+            .map(|(age, run)| {
+                let path = evidence.keep(run, &journal).unwrap();
+                let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(age as u64);
+                File::open(&path).unwrap().set_modified(time).unwrap();
+                path
+            })
+            .collect();
+        assert_eq!(
+            kept.iter().map(|path| path.exists()).collect::<Vec<_>>(),
+            [false, true, true]
+        );
+        assert_eq!(evidence_of(kept[0].to_str().unwrap()), "pruned");
+    }
+
+    #[test]
+    fn a_run_that_is_over_the_bound_alone_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("j");
+        fs::write(&journal, "0123456789").unwrap();
+        let evidence = Evidence {
+            limit: 5,
+            ..Evidence::of(dir.path())
+        };
+        assert!(evidence.keep("a", &journal).unwrap().exists());
+    }
+}

@@ -1,0 +1,292 @@
+//! One line of the session log: what was launched, how it ended, and what is known of its network.
+//!
+//! A field named for a fact is one. What nobody looked at is absent or `null`; `0` means that
+//! somebody looked and there was nothing. There is no field that could hold an environment value.
+
+mod account;
+mod fit;
+
+use std::collections::BTreeMap;
+
+use report::{ChannelState, EndReason, GapKind, Transport};
+use serde::{Deserialize, Serialize};
+
+pub use account::Network;
+pub use fit::{MAX_LINE, fit};
+
+/// A run, as the log has it. Reading one is lenient: lines of earlier versions lack most of it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Session {
+    /// Version of the line; absent in lines of the log's first writer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub v: Option<u32>,
+    /// When it was launched, RFC 3339.
+    pub time: String,
+    /// When it ended, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+    /// Wall time from launch to end.
+    pub duration_ms: Option<u64>,
+    /// Name of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Name of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_id: Option<String>,
+    /// What was launched, and how.
+    #[serde(flatten)]
+    pub launch: Launched,
+    /// Whether the launcher did not wait for the end.
+    pub detached: bool,
+    /// Whether this is the line of an end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub finished: Option<bool>,
+    /// The guest's exit code, 128 + n for a signal; `null` where it is not known.
+    pub exit_code: Option<i32>,
+    /// The signal that ended the guest, as PID 1 saw it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// How it came to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub end_reason: Option<EndReason>,
+    /// The network.
+    #[serde(flatten)]
+    pub network: Network,
+    /// What was seen of its processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processes: Option<Processes>,
+    /// Directory of the run's details.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<String>,
+    /// Runs that rotation has dropped up to this line, in the first line of a generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped_runs: Option<u64>,
+    /// SHA-256 of the line before this one, in hexadecimal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prev: Option<String>,
+}
+
+/// What was asked for at the launch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Launched {
+    /// The image, as it was named.
+    pub image: String,
+    /// The host directory that the guest could change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    /// The guest's working directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workdir: Option<String>,
+    /// The agent that the run is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+    /// The branch that the workspace was on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// The argv, verbatim.
+    pub command: Vec<String>,
+    /// Whether it was cut to fit the line.
+    #[serde(skip_serializing_if = "is_false")]
+    pub command_truncated: bool,
+    /// `docker` or `podman`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<String>,
+    /// The OCI runtime that was asked for; absent for the host's default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<String>,
+    /// `default`, `none` or `allowlist`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    /// The engine's network that the container joined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_name: Option<String>,
+    /// `name` or `address`: what was asked for under an allowlist.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_enforcement_requested: Option<String>,
+    /// The entries of the allowlist, canonical.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_allow: Option<Vec<String>>,
+    /// Whether they were cut to fit the line.
+    #[serde(skip_serializing_if = "is_false")]
+    pub egress_allow_truncated: bool,
+    /// Which allowlist it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_policy: Option<PolicyIdentity>,
+    /// Names of the variables that the guest was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_names: Option<Vec<String>>,
+    /// Whether they were cut to fit the line.
+    #[serde(skip_serializing_if = "is_false")]
+    pub env_names_truncated: bool,
+}
+
+/// Which allowlist was in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyIdentity {
+    /// SHA-256 of the canonical entries, in hexadecimal.
+    pub digest: String,
+    /// 1 at the launch; one more with every change while the run lasts.
+    pub generation: u64,
+}
+
+/// What may be concluded from the reports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelRecord {
+    /// How complete the account is.
+    pub state: ChannelState,
+    /// How reports came; absent where there was nothing to report over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<String>,
+    /// Intervals that were unenforced or uncounted.
+    #[serde(default)]
+    pub gaps: Vec<GapRecord>,
+    /// Why the state is no better.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+/// A hole in the account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GapRecord {
+    /// What happened.
+    pub kind: GapKind,
+    /// When it began, in milliseconds since the run began.
+    pub from_ms: u64,
+    /// When it ended; `null` if the run ended first.
+    pub to_ms: Option<u64>,
+    /// One sentence of detail.
+    #[serde(default)]
+    pub detail: String,
+}
+
+/// What was refused, by target.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeniedHost {
+    /// The name; neither it nor an address where many targets were folded into one report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The address, where no name was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The port, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// What carried it.
+    pub proto: Transport,
+    /// Why.
+    pub reason: String,
+    /// How often.
+    pub count: u64,
+    /// The first time, in milliseconds since the run began.
+    pub first_ms: u64,
+    /// The last time.
+    pub last_ms: u64,
+    /// Whether the numbers are lower bounds: more targets were tried than could be counted apart.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub at_least: bool,
+}
+
+/// What was reached, or could have been.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReachedHost {
+    /// The name; neither it nor an address where many targets were folded into one report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// The address, where no name was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// The port, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// Attempts that policy allowed.
+    pub connections: u64,
+    /// Those that then failed on their own account.
+    pub failures: u64,
+    /// Bytes from the guest.
+    pub bytes_up: u64,
+    /// Bytes to the guest.
+    pub bytes_down: u64,
+    /// Whether the numbers are lower bounds.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub at_least: bool,
+}
+
+/// What was seen of a run's processes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Processes {
+    /// How many were seen; `null` where nobody looked.
+    pub observed: Option<u64>,
+    /// Those that were alive when the command had ended.
+    pub outlived_root: Option<u64>,
+    /// Whether none can have been missed.
+    pub exact: bool,
+}
+
+/// Refused attempts by reason.
+pub type ByReason = BTreeMap<String, u64>;
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for a reference"
+)]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
+/// What this crate writes into [`Session::v`].
+pub const VERSION: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_known_says_nothing_but_what_must_be_there() {
+        let line = serde_json::to_value(Session::default()).unwrap();
+        assert_eq!(
+            line,
+            serde_json::json!({"time": "", "duration_ms": null, "image": "", "command": [], "detached": false, "exit_code": null})
+        );
+    }
+
+    #[test]
+    fn a_line_of_the_first_writer_is_read() {
+        let old = r#"{"time":"2024-05-01T10:00:00Z","image":"i","workspace":"/w","command":["a","b"],"engine":"docker",
+            "network":"allowlist","egress_enforcement_requested":"name","egress_allow":["a.example"],"env_names":["X"],
+            "egress_denied_reported":4,"egress_denied_hosts_reported":["b.example"],"exit_code":3,"duration_ms":17,"detached":true}"#;
+        let read: Session = serde_json::from_str(old).unwrap();
+        assert_eq!(
+            (read.v, read.exit_code, read.detached),
+            (None, Some(3), true)
+        );
+        assert_eq!(read.launch.egress_allow.unwrap(), ["a.example"]);
+        assert_eq!(read.network.egress_denied_reported, Some(4));
+        assert_eq!(read.network.egress_denied, None);
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let session = Session {
+            v: Some(VERSION),
+            exit_code: Some(0),
+            launch: Launched {
+                image: "i".into(),
+                egress_policy: Some(PolicyIdentity::default()),
+                ..Launched::default()
+            },
+            processes: Some(Processes {
+                outlived_root: Some(1),
+                ..Processes::default()
+            }),
+            ..Session::default()
+        };
+        let line = serde_json::to_string(&session).unwrap();
+        assert_eq!(
+            serde_json::from_str::<Session>(&line).unwrap(),
+            session,
+            "{line}"
+        );
+    }
+}
