@@ -171,7 +171,7 @@ impl Bare {
     ) -> anyhow::Result<Running> {
         let mut child = self.namespace.command("unshare");
         child
-            .args(["--mount", "--pid", "--fork", "--kill-child", "sh"])
+            .args(["--mount", "--pid", "--fork", "--kill-child", "bash"])
             .arg(self.path("guest.sh"))
             .arg(self.directory.path())
             .args(command)

@@ -3,6 +3,14 @@
 # Usage: guest.sh DIRECTORY COMMAND...   DIRECTORY holds etc/, channel/, bin/ and workspace/.
 # CAPABILITIES in the environment replaces those that an engine would leave.
 set -eu
+# No engine hands on what this process happens to have open.
+for descriptor in /proc/self/fd/*; do
+    descriptor=${descriptor##*/}
+    # 255 is the shell's own, this script, and does not outlive an exec.
+    if [[ $descriptor -gt 2 && $descriptor -ne 255 ]]; then
+        exec {descriptor}>&-
+    fi
+done
 directory=$1
 shift
 

@@ -112,11 +112,10 @@ fn allowed(line: &Value) -> Vec<String> {
 
 /// `host:port`, with brackets around what has colons itself.
 fn place(member: &Value) -> String {
-    let host = member
-        .get("host")
-        .or_else(|| member.get("address"))
-        .and_then(Value::as_str);
-    let host = host.unwrap_or_default();
+    let text_of = |field| member.get(field).and_then(Value::as_str);
+    let host = text_of("host")
+        .or_else(|| text_of("address"))
+        .unwrap_or_default();
     let host = if host.contains(':') {
         format!("[{host}]")
     } else {
@@ -176,7 +175,7 @@ mod tests {
             "egress_denied_by_reason": {"not_allowed": 2, "packet": 1},
             "egress_denied_hosts": [
                 {"host": "b.test", "port": 443, "proto": "tcp", "reason": "not_allowed", "count": 2},
-                {"address": "fd5e:198:18:1::66", "port": 9, "proto": "udp", "reason": "packet", "count": 1},
+                {"host": null, "address": "fd5e:198:18:1::66", "port": 9, "proto": "udp", "reason": "packet", "count": 1},
             ],
             "egress_hosts": [{"host": "a.test", "port": 443, "connections": 2, "failures": 1}],
         })
