@@ -13,8 +13,9 @@ use policy::AddressRule;
 use super::{
     DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL,
     terms::{
-        accept, address, any_of, count, ct_state, daddr, dport, drop, family, field, goto, is,
-        is_not, leave, log, meta, network, number, ports, prohibit, redirect, reset, word,
+        TCP, accept, address, any_of, count, ct_state, daddr, dport, drop, family, field, goto, is,
+        is_not, leave, log, meta, network, number, ports, prohibit, protocol, redirect, reset,
+        word,
     },
     transaction::{INPUT, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
 };
@@ -55,7 +56,7 @@ impl Plan {
         self.judge_output(&mut rules);
         self.judge_proxy(&mut rules);
         self.judge_input(&mut rules);
-        rules.rule(REFUSE, [is(meta(MetaKey::L4proto), word("tcp")), reset()]);
+        rules.rule(REFUSE, [is(meta(MetaKey::L4proto), protocol(TCP)), reset()]);
         rules.rule(REFUSE, [prohibit()]);
         rules.into_nftables()
     }
@@ -190,7 +191,7 @@ impl Plan {
                 PROXY,
                 [
                     to("lifted"),
-                    is(meta(MetaKey::L4proto), word("tcp")),
+                    is(meta(MetaKey::L4proto), protocol(TCP)),
                     accept(),
                 ],
             );
@@ -204,7 +205,7 @@ impl Plan {
                 ],
             );
         }
-        rules.rule(PROXY, [is(meta(MetaKey::L4proto), word("tcp")), accept()]);
+        rules.rule(PROXY, [is(meta(MetaKey::L4proto), protocol(TCP)), accept()]);
         rules.rule(PROXY, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
     }
 
@@ -299,12 +300,16 @@ mod tests {
         }
     }
 
-    /// Loads the ruleset into a network namespace of its own and returns what nft makes of it.
+    /// Loads the ruleset into a network namespace of its own, without the files that a small image
+    /// does not have, and returns what nft makes of it.
     fn loaded(plan: &Plan) -> String {
         let json = serde_json::to_string(&plan.ruleset()).unwrap();
-        let script = "nft -j -f - && nft list table inet sandbox_egress";
+        let script = "for file in /etc/protocols /etc/services; do
+                          test ! -e $file || mount --bind /dev/null $file
+                      done
+                      nft -j -f - && nft list table inet sandbox_egress";
         let mut child = Command::new("unshare")
-            .args(["--net", "sh", "-c", script])
+            .args(["--net", "--mount", "sh", "-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -79,6 +79,11 @@ pub(super) fn number(n: impl Into<u32>) -> Term {
     Expression::Number(n.into())
 }
 
+/// A protocol over IP. By number: an image without /etc/protocols cannot resolve the names.
+pub(super) fn protocol(number: u8) -> Term {
+    Expression::Number(number.into())
+}
+
 /// A word of nftables.
 pub(super) fn word(text: impl Into<Cow<'static, str>>) -> Term {
     Expression::String(text.into())
@@ -187,3 +192,8 @@ pub(super) const fn prohibit() -> Part {
         expr: Some(RejectCode::AdminProhibited),
     }))
 }
+
+/// IANA's number of TCP.
+pub(super) const TCP: u8 = 6;
+/// IANA's number of IGMP.
+pub(super) const IGMP: u8 = 2;

@@ -12,7 +12,7 @@ use nftables::{
 
 use super::{
     DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL, TABLE,
-    terms::{Part, accept, any_of, count, drop, field, is, meta, network, word},
+    terms::{IGMP, Part, accept, any_of, count, drop, field, is, meta, network, protocol, word},
 };
 
 /// The objects of one transaction, in order.
@@ -143,7 +143,7 @@ impl Transaction {
         self.rule(
             chain,
             [
-                is(meta(MetaKey::L4proto), word("igmp")),
+                is(meta(MetaKey::L4proto), protocol(IGMP)),
                 count(LINK_CONTROL),
                 drop(),
             ],
