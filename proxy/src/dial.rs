@@ -48,27 +48,42 @@ pub(crate) async fn connect(checked: &Checked) -> Result<TcpStream, Failure> {
 /// Starts an attempt every 250 ms, or at once when one has failed, and keeps the first that works.
 pub(crate) async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, Failure> {
     if let [only] = addresses {
-        return open(*only)
-            .await
-            .map_err(|error| Failure::of_connect(&error));
+        return open(*only).await.map_err(|error| failure(&error));
     }
     let mut waiting = addresses.iter();
     let mut attempts = JoinSet::new();
-    let mut failure = Failure::Unroutable;
+    let mut cause = Failure::Unroutable;
     loop {
         if let Some(address) = waiting.next() {
             attempts.spawn(open(*address));
         } else if attempts.is_empty() {
-            return Err(failure);
+            return Err(cause);
         }
         tokio::select! {
             Some(ended) = attempts.join_next() => match ended {
                 Ok(Ok(stream)) => return Ok(stream),
-                Ok(Err(error)) => failure = more_telling(failure, Failure::of_connect(&error)),
+                Ok(Err(error)) => cause = more_telling(cause, failure(&error)),
                 Err(_) => {}
             },
             () = sleep(ATTEMPT_DELAY), if waiting.len() > 0 => {}
         }
+    }
+}
+
+/// What an error of connecting means.
+pub(crate) fn failure(error: &io::Error) -> Failure {
+    let kind = error.kind();
+    if kind == io::ErrorKind::ConnectionRefused {
+        Failure::ConnectionRefused
+    } else if kind == io::ErrorKind::TimedOut {
+        Failure::ConnectionTimeout(PATIENCE)
+    } else if matches!(
+        kind,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
+    ) {
+        Failure::Unroutable
+    } else {
+        Failure::Connection(kind)
     }
 }
 
@@ -181,5 +196,30 @@ mod tests {
         let stream = first_of(&[works]).await.unwrap();
         assert!(stream.nodelay().unwrap());
         assert!(SockRef::from(&stream).keepalive().unwrap());
+    }
+
+    #[test]
+    fn an_error_of_connecting_keeps_its_cause() {
+        for (kind, error_type, status) in [
+            (io::ErrorKind::ConnectionRefused, "connection_refused", 502),
+            (io::ErrorKind::TimedOut, "connection_timeout", 504),
+            (
+                io::ErrorKind::NetworkUnreachable,
+                "destination_ip_unroutable",
+                502,
+            ),
+            (
+                io::ErrorKind::PermissionDenied,
+                "destination_unavailable",
+                502,
+            ),
+        ] {
+            let failure = failure(&io::Error::from(kind));
+            assert_eq!(
+                (failure.error_type(), failure.status()),
+                (error_type, status),
+                "{kind:?}"
+            );
+        }
     }
 }

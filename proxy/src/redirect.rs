@@ -69,14 +69,18 @@ fn is_direct(client: &Client, dialled: SocketAddr) -> bool {
 /// Decides on a request by its Host.
 fn judge(head: &Head, dialled: SocketAddr, proxy: &Proxy) -> Judgement {
     let (named, path) = authority::of_origin(head, dialled.port())?;
+    let permit = match &named {
+        None => proxy.decide_redirected(None, dialled),
+        Some(asked) if asked.port != dialled.port() => Err(other_than(asked, dialled)),
+        Some(Destination {
+            host: Host::Name(name),
+            ..
+        }) => proxy.decide_redirected(Some(name), dialled),
+        Some(asked) if *asked == by_address(dialled) => proxy.decide(asked),
+        Some(asked) => Err(other_than(asked, dialled)),
+    };
     let asked = named.unwrap_or_else(|| by_address(dialled));
     let refused = |denial| Refused::new(target_of(&asked), denial);
-    let permit = match &asked.host {
-        _ if asked.port != dialled.port() => Err(other_than(&asked, dialled)),
-        Host::Name(name) => proxy.decide_redirected(Some(name), dialled),
-        Host::Address(_) if asked == by_address(dialled) => proxy.decide(&asked),
-        Host::Address(_) => Err(other_than(&asked, dialled)),
-    };
     let permit = permit.and_then(|permit| require(&permit, StreamKind::Http).map(|()| permit));
     Ok(Some(Judged {
         permit: permit.map_err(refused)?,

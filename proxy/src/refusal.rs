@@ -87,23 +87,6 @@ impl From<Failure> for Refusal {
 }
 
 impl Failure {
-    /// What an error of connecting means.
-    pub(crate) fn of_connect(error: &io::Error) -> Self {
-        let kind = error.kind();
-        if kind == io::ErrorKind::ConnectionRefused {
-            Self::ConnectionRefused
-        } else if kind == io::ErrorKind::TimedOut {
-            Self::ConnectionTimeout(crate::dial::PATIENCE)
-        } else if matches!(
-            kind,
-            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable
-        ) {
-            Self::Unroutable
-        } else {
-            Self::Connection(kind)
-        }
-    }
-
     /// The error type of `Proxy-Status` (RFC 9209 §2.3).
     pub(crate) fn error_type(&self) -> &'static str {
         match self {
@@ -151,30 +134,5 @@ mod tests {
             Refusal::from(Denial::new(DenyReason::NotTls)).reason(),
             Some(DenyReason::NotTls)
         );
-    }
-
-    #[test]
-    fn an_error_of_connecting_keeps_its_cause() {
-        for (kind, error_type, status) in [
-            (io::ErrorKind::ConnectionRefused, "connection_refused", 502),
-            (io::ErrorKind::TimedOut, "connection_timeout", 504),
-            (
-                io::ErrorKind::NetworkUnreachable,
-                "destination_ip_unroutable",
-                502,
-            ),
-            (
-                io::ErrorKind::PermissionDenied,
-                "destination_unavailable",
-                502,
-            ),
-        ] {
-            let failure = Failure::of_connect(&io::Error::from(kind));
-            assert_eq!(
-                (failure.error_type(), failure.status()),
-                (error_type, status),
-                "{kind:?}"
-            );
-        }
     }
 }

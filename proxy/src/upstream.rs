@@ -80,7 +80,7 @@ impl Upstream {
         stream
             .write_all(request.as_bytes())
             .await
-            .map_err(|error| Failure::of_connect(&error))?;
+            .map_err(|error| dial::failure(&error))?;
         match status(&mut stream).await? {
             200..=299 => Ok(stream),
             status => Err(Failure::UpstreamProxy(status)),
