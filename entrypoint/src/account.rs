@@ -84,17 +84,18 @@ impl Account {
         }
     }
 
+    /// Whether a sample has told of every packet that was counted.
+    pub(crate) fn is_sampled(&self, counters: Counters) -> bool {
+        self.unsampled(counters)
+            .iter()
+            .all(|&(_, count)| count == 0)
+    }
+
     /// Makes the account exact: the counters are, and what they have beyond the samples is reported
     /// as refused packets of unknown target.
     pub(crate) fn settle(&mut self, counters: Counters) {
         let now = self.outbox.clock().elapsed_ms();
-        for (reason, counted) in [
-            (DenyReason::Packet, counters.packets),
-            (DenyReason::Quic, counters.quic),
-            (DenyReason::Ingress, counters.ingress),
-        ] {
-            let sampled = self.sampled.get(&reason).copied().unwrap_or_default();
-            let count = counted.saturating_sub(sampled);
+        for (reason, count) in self.unsampled(counters) {
             if count > 0 {
                 let target = Target::default();
                 let proto = Transport::Other;
@@ -109,6 +110,18 @@ impl Account {
                 self.outbox.leave_unsampled(count);
             }
         }
+    }
+
+    fn unsampled(&self, counters: Counters) -> [(DenyReason, u64); 3] {
+        [
+            (DenyReason::Packet, counters.packets),
+            (DenyReason::Quic, counters.quic),
+            (DenyReason::Ingress, counters.ingress),
+        ]
+        .map(|(reason, counted)| {
+            let sampled = self.sampled.get(&reason).copied().unwrap_or_default();
+            (reason, counted.saturating_sub(sampled))
+        })
     }
 
     /// The final counters could not be read: refused packets are known by their samples alone.
@@ -177,6 +190,7 @@ mod tests {
     fn counters_behind_the_samples_take_nothing_back() {
         let mut account = account();
         account.sample(vec![packet(DenyReason::Packet); 3]);
+        assert!(account.is_sampled(Counters::default()));
         account.settle(Counters::default());
         assert_eq!(account.outbox.totals().denied[&DenyReason::Packet], 3);
         assert_eq!(account.outbox.totals().unsampled, 0);

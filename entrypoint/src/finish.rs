@@ -31,9 +31,14 @@ pub(crate) async fn finish(
     session
         .attend_until(guest, deadline, |session| session.proxy.is_drained())
         .await?;
-    session.drain_samples();
     match firewall.counters() {
-        Ok(counters) => session.account.settle(counters),
+        Ok(counters) => {
+            // The kernel gathers samples before it hands them over: the last are still with it.
+            let deadline = Instant::now() + LAST_SAMPLES;
+            let complete = |session: &Session| session.account.is_sampled(counters);
+            session.attend_until(guest, deadline, complete).await?;
+            session.account.settle(counters);
+        }
         Err(failure) => session.account.leave_unsettled(&failure.one_line()),
     }
     say_goodbye(session, exit).await;
@@ -117,5 +122,7 @@ fn survivors(session: &Session) -> io::Result<Vec<Identity>> {
 const GRACE: Duration = Duration::from_millis(250);
 /// For the proxy, to report what its relays carried.
 const DRAIN: Duration = Duration::from_secs(1);
+/// For samples that the kernel has gathered: its timer is set to 10 ms, and ticks may be as long.
+const LAST_SAMPLES: Duration = Duration::from_millis(60);
 /// For the host, to store the last message.
 const LAST_ACK: Duration = Duration::from_secs(1);

@@ -72,15 +72,6 @@ impl NfLog {
             Err(error) => Err(error),
         }
     }
-
-    /// Takes what is there without waiting, for the end of a run.
-    pub(crate) fn drain(&mut self) -> Vec<RefusedPacket> {
-        let mut all = Vec::new();
-        while let Ok(length) = self.socket.recv(&mut &mut self.buffer[..], 0) {
-            all.extend(packets(self.buffer.get(..length).unwrap_or_default()));
-        }
-        all
-    }
 }
 
 /// Sends one configuration request and reads the kernel's answer.

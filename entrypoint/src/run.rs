@@ -112,6 +112,7 @@ async fn enforce(
     signals: Signals,
     clock: RunClock,
 ) -> Result<Outcome, Failure> {
+    require_root()?;
     let accounts = Accounts::read().map_err(Failure::system("read the user database"))?;
     let here = Surroundings::observe().map_err(Failure::system("look at the network"))?;
     let identities = Identities::resolve(config.run_as.as_deref(), &accounts, here.remapped)?;
@@ -161,8 +162,9 @@ impl Enforced {
         let mut firewall = Firewall::load(&plan(allowlist, identities, here, &listeners))?;
         let mut proxy = Proxy::start(&identities.proxy, &listeners, &start)?;
         let proof = probes.run_as(&identities.guest)?;
-        prove_counted(&proof, firewall.counters()?, &mut proxy).await?;
-        firewall.forget_counts()?;
+        let counted = firewall.counters()?;
+        prove_counted(&proof, counted, &mut proxy).await?;
+        firewall.set_aside(counted);
         let nflog = NfLog::bind().map_err(Failure::system("read refused packets"))?;
         let report = Enforcing {
             enforcement: Enforcement::Name,
@@ -225,6 +227,20 @@ async fn attend(session: &mut Session, guest: &Guest, firewall: &Firewall) -> io
         code: ended.exit_code(),
         complaint: None,
     })
+}
+
+/// Only root can close the network, and only root can then become somebody else.
+fn require_root() -> Result<(), Failure> {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Ok(());
+    }
+    let cause = format!("PID 1 was started as uid {}", uid.as_raw());
+    Err(Failure::setup(
+        "close the network",
+        cause,
+        "start the container as root, without --user, and name the guest's user in SANDBOX_RUN_AS",
+    ))
 }
 
 /// Every refusal must show up where the record takes it from: the counters and the proxy's word.

@@ -86,12 +86,6 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the samples that are already there.
-    pub(crate) fn drain_samples(&mut self) {
-        let packets = self.nflog.drain();
-        self.account.sample(packets);
-    }
-
     async fn next_event(&mut self) -> Event {
         let Self {
             account,
