@@ -2,25 +2,20 @@
 
 use ipnet::IpNet;
 
-use crate::entry::{Effect, Target, Terms};
+use crate::entry::{Effect, Entry, Target};
 use crate::error::ErrorCode;
 use crate::fault::Fault;
 use crate::name::HostName;
 
 /// A deny may be as broad as it likes; it only closes.
-pub(crate) fn check(target: &Target, terms: &Terms) -> Result<(), Fault> {
-    if terms.effect == Effect::Deny {
+pub(crate) fn check(entry: &Entry) -> Result<(), Fault> {
+    if entry.terms.effect == Effect::Deny {
         return Ok(());
     }
-    let range = match target {
-        Target::Exact(_) => terms.lift,
-        Target::Below(base) => {
-            check_suffix(base)?;
-            terms.lift
-        }
-        Target::Net(net) => Some(*net),
-    };
-    range.map_or(Ok(()), check_range)
+    if let Target::Below(base) = &entry.target {
+        check_suffix(base)?;
+    }
+    entry.range().map_or(Ok(()), check_range)
 }
 
 /// Below a public suffix anyone can own a name, and send there whatever leaves the sandbox. The

@@ -15,6 +15,8 @@ use crate::stream::{StreamKind, StreamKinds};
 pub(crate) struct Entry {
     pub(crate) target: Target,
     pub(crate) terms: Terms,
+    /// The range that the name may resolve into although it is guarded.
+    pub(crate) lift: Option<IpNet>,
 }
 
 impl Entry {
@@ -24,14 +26,23 @@ impl Entry {
             Host::Name(name) => Target::Exact(name.clone()),
             Host::Address(address) => Target::Net(net::of_address(*address)),
         };
+        let terms = Terms {
+            effect: Effect::Allow,
+            ports,
+            kind: None,
+        };
         Self {
             target,
-            terms: Terms {
-                effect: Effect::Allow,
-                ports,
-                kind: None,
-                lift,
-            },
+            terms,
+            lift,
+        }
+    }
+
+    /// The range that the entry names, for whichever purpose: in it the guard is lifted.
+    pub(crate) fn range(&self) -> Option<IpNet> {
+        match self.target {
+            Target::Net(net) => Some(net),
+            Target::Exact(_) | Target::Below(_) => self.lift,
         }
     }
 }
@@ -55,8 +66,6 @@ pub(crate) struct Terms {
     pub(crate) ports: Option<PortRange>,
     /// `None`: none was written, so the port decides.
     pub(crate) kind: Option<StreamKind>,
-    /// The range that the name may resolve into although it is guarded.
-    pub(crate) lift: Option<IpNet>,
 }
 
 /// Which way an entry decides.
@@ -88,7 +97,7 @@ impl Terms {
     ///
     /// A deny covers all that it does not exclude, where an allow covers as little as it can: a
     /// slip in an entry must err on the side of the closed door.
-    pub(crate) fn kinds_on(&self, port: u16) -> StreamKinds {
+    pub(crate) fn kinds_on(self, port: u16) -> StreamKinds {
         if !self.port_ranges().any(|range| range.contains(port)) {
             return StreamKinds::NONE;
         }
@@ -100,7 +109,7 @@ impl Terms {
     }
 
     /// The ports, those included that go without saying.
-    pub(crate) fn port_ranges(&self) -> impl Iterator<Item = PortRange> + use<> {
+    pub(crate) fn port_ranges(self) -> impl Iterator<Item = PortRange> + use<> {
         let ranges = match (self.ports, self.effect) {
             (Some(ports), _) => [Some(ports), None],
             (None, Effect::Allow) => [Some(PortRange::HTTP), Some(PortRange::HTTPS)],
@@ -116,7 +125,6 @@ impl fmt::Display for Entry {
             effect,
             ports,
             kind,
-            lift,
         } = self.terms;
         if effect == Effect::Deny {
             f.write_str("!")?;
@@ -134,7 +142,7 @@ impl fmt::Display for Entry {
         if let Some(kind) = kind {
             write!(f, "/{kind}")?;
         }
-        lift.map_or(Ok(()), |net| write!(f, "@{net}"))
+        self.lift.map_or(Ok(()), |net| write!(f, "@{net}"))
     }
 }
 

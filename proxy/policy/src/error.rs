@@ -161,4 +161,16 @@ mod tests {
             "the allowlist names nothing: name at least one destination, as in example.com"
         );
     }
+
+    #[test]
+    fn a_password_in_an_entry_is_not_repeated() {
+        let fault = Fault::new(ErrorCode::Userinfo, "leave out the user");
+        let error = PolicyError::in_entry("user:secret@github.com", 1, fault).to_string();
+        assert!(error.contains("user:***@github.com"), "{error}");
+    }
+
+    #[test]
+    fn a_code_is_displayed_as_it_is_spelt() {
+        assert_eq!(ErrorCode::WildcardPosition.to_string(), "wildcard_position");
+    }
 }

@@ -52,14 +52,15 @@ pub(crate) fn parse(text: &str) -> Result<Entry, Fault> {
         effect,
         ports,
         kind,
-        lift,
     };
-    check_lift(&target, &terms)?;
-    breadth::check(&target, &terms)?;
-    Ok(Entry {
+    let entry = Entry {
         target,
         terms: terms.canonical(),
-    })
+        lift,
+    };
+    check_lift(&entry)?;
+    breadth::check(&entry)?;
+    Ok(entry)
 }
 
 fn split_lift(text: &str) -> Result<(&str, Option<IpNet>), Fault> {
@@ -80,8 +81,8 @@ fn is_user(text: &str) -> bool {
     !entry || !name.contains('.')
 }
 
-fn check_lift(target: &Target, terms: &Terms) -> Result<(), Fault> {
-    let hint = match (target, terms.effect, terms.lift) {
+fn check_lift(entry: &Entry) -> Result<(), Fault> {
+    let hint = match (&entry.target, entry.terms.effect, entry.lift) {
         (_, _, None) | (Target::Exact(_) | Target::Below(_), Effect::Allow, _) => return Ok(()),
         (_, Effect::Deny, Some(range)) => format!("deny a range by an entry of its own: !{range}"),
         (Target::Net(_), Effect::Allow, Some(_)) => {
@@ -197,46 +198,90 @@ mod tests {
         (code, hint)
     }
 
+    fn assert_canonical(cases: &[(&str, &str)]) {
+        for (entry, canonical) in cases {
+            let read = parse(entry).unwrap_or_else(|fault| panic!("{entry}: {fault:?}"));
+            assert_eq!(read.to_string(), *canonical, "{entry}");
+            assert_eq!(parse(canonical), Ok(read), "{entry}");
+        }
+    }
+
     #[test]
-    fn every_form_has_one_canonical_spelling() {
-        for (entry, canonical) in [
+    fn a_name_has_one_spelling() {
+        assert_canonical(&[
             ("GitHub.COM.", "github.com"),
             ("*.Example.com", "*.example.com"),
             ("bücher.example", "xn--bcher-kva.example"),
-            ("example.com:443", "example.com:443"),
+            ("*.bücher.example", "*.xn--bcher-kva.example"),
+            ("!_dmarc.Example.com.", "!_dmarc.example.com"),
+            ("db", "db"),
+        ]);
+    }
+
+    #[test]
+    fn a_protocol_that_goes_without_saying_is_not_written() {
+        assert_canonical(&[
             ("example.com:443/tls", "example.com:443"),
             ("example.com:80/http", "example.com:80"),
-            ("example.com:80/tls", "example.com:80/tls"),
             ("example.com:22/tcp", "example.com:22"),
             ("example.com:8000-8100/TCP", "example.com:8000-8100"),
-            ("example.com:80-8100/tcp", "example.com:80-8100/tcp"),
-            ("example.com:1-65535", "example.com:*"),
-            ("example.com:*/tcp", "example.com:*/tcp"),
-            ("example.com/tls", "example.com/tls"),
-            ("!example.com:*", "!example.com"),
-            ("!example.com:22/tcp", "!example.com:22/tcp"),
-            ("10.1.2.3/32", "10.1.2.3"),
             ("10.0.0.0/8:5432/tcp", "10.0.0.0/8:5432"),
+        ]);
+    }
+
+    #[test]
+    fn a_protocol_that_says_something_is_written() {
+        assert_canonical(&[
+            ("example.com/TLS", "example.com/tls"),
+            ("example.com:80/tls", "example.com:80/tls"),
+            ("example.com:443/tcp", "example.com:443/tcp"),
+            ("example.com:80-8100/tcp", "example.com:80-8100/tcp"),
+            ("example.com:*/tcp", "example.com:*/tcp"),
             ("10.0.0.0/8/tcp", "10.0.0.0/8/tcp"),
+            ("!example.com:22/tcp", "!example.com:22/tcp"),
+        ]);
+    }
+
+    #[test]
+    fn ports_have_one_spelling() {
+        assert_canonical(&[
+            ("example.com:443", "example.com:443"),
+            ("example.com:443-443", "example.com:443"),
+            ("example.com:1-65535", "example.com:*"),
+            ("!example.com:*", "!example.com"),
+        ]);
+    }
+
+    #[test]
+    fn an_address_has_one_spelling() {
+        assert_canonical(&[
+            ("10.1.2.3/32", "10.1.2.3"),
             ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
-            ("[2001:DB8:0::1]", "2001:db8::1"),
+            ("::ffff:10.1.2.3", "10.1.2.3"),
+            ("2001:DB8:0::1/128", "2001:db8::1"),
+        ]);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_bracketed_only_where_something_follows() {
+        assert_canonical(&[
+            ("[2001:db8::1]", "2001:db8::1"),
             ("[2001:db8::/32]", "2001:db8::/32"),
             ("[2001:db8::1]:22", "[2001:db8::1]:22"),
             ("[2001:db8::/32]:*", "[2001:db8::/32]:*"),
             ("2001:db8::1/tcp", "[2001:db8::1]/tcp"),
             ("2001:db8::/32/tcp", "[2001:db8::/32]/tcp"),
+        ]);
+    }
+
+    #[test]
+    fn the_range_of_a_name_is_written_with_its_prefix_length() {
+        assert_canonical(&[
             ("git.corp.example@10.1.2.3", "git.corp.example@10.1.2.3/32"),
-            (
-                "git.corp.example:8443/tls@fd00::/8",
-                "git.corp.example:8443/tls@fd00::/8",
-            ),
+            ("a.example:8443/tls@fd00::/8", "a.example:8443/tls@fd00::/8"),
             ("*.corp.example@10.0.0.0/8", "*.corp.example@10.0.0.0/8"),
-            ("db@10.0.0.0/8", "db@10.0.0.0/8"),
-        ] {
-            let read = parse(entry).unwrap_or_else(|fault| panic!("{entry}: {fault:?}"));
-            assert_eq!(read.to_string(), canonical, "{entry}");
-            assert_eq!(parse(canonical), Ok(read), "{entry}");
-        }
+            ("db@::ffff:10.0.0.0/104", "db@10.0.0.0/8"),
+        ]);
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use std::net::IpAddr;
 
 use crate::decision::Denial;
-use crate::entry::{Effect, Entry};
+use crate::entry::{Effect, Entry, Terms};
 use crate::guard;
 use crate::host::{Destination, Host};
 use crate::port::PortRange;
 use crate::reason::DenyReason;
 use crate::rule::RuleId;
-use crate::rules::{Rules, ancestors};
+use crate::rules::Rules;
 use crate::similar::Similar;
 
 /// An entry denies the destination.
@@ -28,7 +28,7 @@ pub(crate) fn port_not_allowed(rules: &Rules, elsewhere: RuleId, to: &Destinatio
     let ports = rules
         .terms(elsewhere)
         .into_iter()
-        .flat_map(|terms| terms.port_ranges())
+        .flat_map(Terms::port_ranges)
         .map(|range| range.to_string())
         .collect::<Vec<_>>()
         .join(" and ");
@@ -108,10 +108,9 @@ pub(crate) fn denied_address(
 /// An entry one step off in the tree of names: the wildcard whose apex this is, or the apex of
 /// which this is a subdomain. These are the two that people expect to be covered.
 fn near_in_tree(rules: &Rules, name: &str) -> Option<RuleId> {
-    let apexes = ancestors(name).flat_map(|name| rules.exact(name));
     rules
         .below(name)
-        .chain(apexes)
+        .chain(rules.apexes(name))
         .find(|(_, rule)| rule.terms.effect == Effect::Allow)
         .map(|(id, _)| id)
 }
@@ -134,223 +133,195 @@ mod tests {
     use super::*;
     use crate::{Decision, Policy};
 
-    fn denial(list: &str, host: &str, port: u16, addresses: &[&str]) -> Denial {
+    /// The denial of a destination under a list; a name that is allowed resolves to `at`.
+    fn denial(list: &str, to: &str, at: &str) -> Denial {
         let policy = Policy::parse(list).unwrap();
-        match policy.decide(&Destination::parse(host, port).unwrap()) {
+        let (host, port) = to.rsplit_once(':').unwrap();
+        let to = Destination::parse(host, port.parse().unwrap()).unwrap();
+        match policy.decide(&to) {
             Decision::Deny(denial) => denial,
             Decision::Allow(permit) => {
-                let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
-                policy.check_addresses(&permit, &addresses).unwrap_err()
+                let address = at.parse().unwrap();
+                policy.check_addresses(&permit, &[address]).unwrap_err()
             }
         }
     }
 
+    fn assert_explained(list: &str, to: &str, nearest: &str, hint: &str) {
+        let denial = denial(list, to, "");
+        assert_eq!(denial.nearest.as_deref(), Some(nearest), "{list}: {to}");
+        assert_eq!(denial.hint.as_deref(), Some(hint), "{list}: {to}");
+    }
+
     #[test]
-    fn a_denial_names_the_nearest_entry_and_the_remedy() {
-        for (list, host, port, nearest, hint) in [
-            (
-                "*.example.org",
-                "example.org",
-                443,
-                "*.example.org",
-                "`*.example.org` does not cover `example.org`; add `example.org`",
-            ),
-            (
-                "*.example.org",
-                "example.org",
-                8443,
-                "*.example.org",
-                "`*.example.org` does not cover `example.org`; add `example.org:8443`",
-            ),
+    fn the_apex_of_a_wildcard_is_to_be_added() {
+        for (to, add) in [
+            ("example.org:443", "example.org"),
+            ("example.org:80", "example.org"),
+            ("example.org:8443", "example.org:8443"),
+        ] {
+            let hint = format!("`*.example.org` does not cover `example.org`; add `{add}`");
+            assert_explained("*.example.org", to, "*.example.org", &hint);
+        }
+    }
+
+    #[test]
+    fn a_subdomain_of_a_name_is_to_be_added() {
+        for (list, to, nearest) in [
+            ("github.com", "gist.github.com", "github.com"),
             (
                 "github.com,!gist.github.com:22",
                 "gist.github.com",
-                443,
                 "github.com",
-                "`github.com` does not cover `gist.github.com`; add `gist.github.com`",
             ),
             (
                 "example.com,b.example.com",
                 "a.b.example.com",
-                443,
                 "b.example.com",
-                "`b.example.com` does not cover `a.b.example.com`; add `a.b.example.com`",
             ),
+            ("example.com:22", "a.b.c.example.com", "example.com:22"),
+        ] {
+            let hint = format!("`{nearest}` does not cover `{to}`; add `{to}`");
+            assert_explained(list, &format!("{to}:443"), nearest, &hint);
+        }
+    }
+
+    #[test]
+    fn another_port_is_answered_with_those_that_are_allowed() {
+        for (rule, to, ports, add) in [
+            ("github.com", "github.com:22", "80 and 443", "github.com:22"),
+            ("github.com:443", "github.com:80", "443", "github.com:80"),
             (
-                "github.com",
-                "github.com",
-                22,
-                "github.com",
-                "`github.com` is allowed on 80 and 443; add `github.com:22`",
-            ),
-            (
-                "github.com:443",
-                "github.com",
-                22,
-                "github.com:443",
-                "`github.com:443` is allowed on 443; add `github.com:22`",
-            ),
-            (
-                "*.example.com:8000-8100",
-                "a.example.com",
-                443,
-                "*.example.com:8000-8100",
-                "`*.example.com:8000-8100` is allowed on 8000-8100; add `a.example.com:443`",
-            ),
-            (
-                "github.com:*",
-                "github.com",
-                0,
-                "github.com:*",
-                "nothing listens on port 0",
+                "*.a.example:8000-8100",
+                "b.a.example:443",
+                "8000-8100",
+                "b.a.example:443",
             ),
             (
                 "203.0.113.0/24:5432",
-                "203.0.113.9",
-                443,
-                "203.0.113.0/24:5432",
-                "`203.0.113.0/24:5432` is allowed on 5432; add `203.0.113.9:443`",
+                "203.0.113.9:443",
+                "5432",
+                "203.0.113.9:443",
             ),
             (
                 "[2001:db8::/32]:443",
-                "2001:db8::5",
-                22,
-                "[2001:db8::/32]:443",
-                "`[2001:db8::/32]:443` is allowed on 443; add `[2001:db8::5]:22`",
-            ),
-            (
-                "api.github.com:22",
-                "api.githib.com",
-                443,
-                "api.github.com:22",
-                "did you mean `api.github.com`?",
-            ),
-            (
-                "*.example.com,!a.example.com",
-                "a.example.com",
-                443,
-                "!a.example.com",
-                "`!a.example.com` denies it, and no other entry can overrule that",
+                "[2001:db8::5]:22",
+                "443",
+                "[2001:db8::5]:22",
             ),
         ] {
-            let denial = denial(list, host, port, &[]);
-            assert_eq!(
-                denial.nearest.as_deref(),
-                Some(nearest),
-                "{list}: {host}:{port}"
-            );
-            assert_eq!(denial.hint.as_deref(), Some(hint), "{list}: {host}:{port}");
+            let hint = format!("`{rule}` is allowed on {ports}; add `{add}`");
+            assert_explained(rule, to, rule, &hint);
         }
+    }
+
+    #[test]
+    fn nothing_is_offered_for_port_0() {
+        assert_explained(
+            "a.example:*",
+            "a.example:0",
+            "a.example:*",
+            "nothing listens on port 0",
+        );
+    }
+
+    #[test]
+    fn a_slip_is_answered_with_the_name_that_was_meant() {
+        let hint = "did you mean `api.github.com`?";
+        assert_explained(
+            "api.github.com:22",
+            "api.githib.com:443",
+            "api.github.com:22",
+            hint,
+        );
+    }
+
+    #[test]
+    fn a_deny_is_answered_with_itself() {
+        let hint = "`!a.example.com` denies it, and no other entry can overrule that";
+        let list = "*.example.com,!a.example.com";
+        assert_explained(list, "a.example.com:443", "!a.example.com", hint);
     }
 
     #[test]
     fn a_private_address_is_answered_with_the_range_to_add() {
-        for (entry, port, address, hint) in [
+        for (entry, to, at, add) in [
             (
                 "git.corp.example",
-                443,
+                "git.corp.example:443",
                 "10.1.2.3",
-                "`git.corp.example` resolves to 10.1.2.3; add `git.corp.example@10.0.0.0/8`",
+                "@10.0.0.0/8",
             ),
             (
+                "*.corp.example:22",
                 "git.corp.example:22",
-                22,
                 "192.168.1.1",
-                "`git.corp.example` resolves to 192.168.1.1; add `git.corp.example:22@192.168.0.0/16`",
+                ":22@192.168.0.0/16",
             ),
             (
                 "*.corp.example",
-                80,
-                "::ffff:127.0.0.1",
-                "`git.corp.example` resolves to 127.0.0.1; add `git.corp.example@127.0.0.1/32`",
+                "git.corp.example:80",
+                "127.0.0.1",
+                "@127.0.0.1/32",
             ),
             (
                 "git.corp.example",
-                443,
+                "git.corp.example:443",
                 "fd00::1",
-                "`git.corp.example` resolves to fd00::1; add `git.corp.example@fc00::/7`",
+                "@fc00::/7",
             ),
         ] {
-            let denial = denial(entry, "git.corp.example", port, &[address]);
+            let denial = denial(entry, to, at);
+            let hint = format!("`git.corp.example` resolves to {at}; add `git.corp.example{add}`");
             assert_eq!(denial.reason, DenyReason::PrivateAddress, "{entry}");
             assert_eq!(denial.nearest.as_deref(), Some(entry));
-            assert_eq!(denial.hint.as_deref(), Some(hint), "{entry}");
+            assert_eq!(denial.hint, Some(hint), "{entry}");
         }
     }
 
     #[test]
+    fn a_v4_mapped_answer_is_shown_as_ipv4() {
+        let hint = denial("a.example", "a.example:443", "::ffff:10.1.2.3")
+            .hint
+            .unwrap();
+        assert!(hint.contains("resolves to 10.1.2.3; add"), "{hint}");
+    }
+
+    #[test]
     fn a_denied_address_is_answered_with_the_deny() {
-        let denial = denial(
-            "a.example@10.0.0.0/8,!10.1.0.0/16",
-            "a.example",
-            443,
-            &["10.1.2.3"],
-        );
+        let list = "a.example@10.0.0.0/8,!10.1.0.0/16";
+        let denial = denial(list, "a.example:443", "10.1.2.3");
+        let hint = "`a.example` resolves to 10.1.2.3, which `!10.1.0.0/16` denies";
         assert_eq!(denial.reason, DenyReason::DeniedByRule);
         assert_eq!(denial.nearest.as_deref(), Some("!10.1.0.0/16"));
-        assert_eq!(
-            denial.hint.as_deref(),
-            Some("`a.example` resolves to 10.1.2.3, which `!10.1.0.0/16` denies")
-        );
+        assert_eq!(denial.hint.as_deref(), Some(hint));
     }
 
     #[test]
     fn a_bare_address_is_answered_with_itself() {
-        for (host, port, add) in [
-            ("140.82.121.3", 443, "`140.82.121.3`"),
-            ("140.82.121.3", 22, "`140.82.121.3:22`"),
-            ("[2001:db8::1]", 22, "`[2001:db8::1]:22`"),
+        for (to, add) in [
+            ("140.82.121.3:443", "140.82.121.3"),
+            ("140.82.121.3:22", "140.82.121.3:22"),
+            ("[2001:db8::1]:22", "[2001:db8::1]:22"),
         ] {
-            let denial = denial("github.com", host, port, &[]);
-            assert_eq!(
-                (denial.reason, denial.nearest),
-                (DenyReason::AddressLiteral, None)
-            );
-            assert_eq!(
-                denial.hint,
-                Some(format!(
-                    "connect by name, or add {add} to allow the address itself"
-                ))
-            );
+            let denial = denial("github.com", to, "");
+            let hint = format!("connect by name, or add `{add}` to allow the address itself");
+            assert_eq!(denial.reason, DenyReason::AddressLiteral);
+            assert_eq!((denial.nearest, denial.hint), (None, Some(hint)));
         }
     }
 
     #[test]
     fn where_nothing_is_near_nothing_is_said() {
-        for (list, host) in [
-            ("github.com", "evilgithub.com"),
-            ("github.com", "github.com.evil.net"),
-            ("!*.example.org", "example.org"),
-            ("!github.com,a.example", "gist.github.com"),
-            ("*.a.example.com", "b.example.com"),
+        for (list, to) in [
+            ("github.com", "evilgithub.com:443"),
+            ("github.com", "github.com.evil.net:443"),
+            ("!*.example.org", "example.org:443"),
+            ("!github.com,a.example", "gist.github.com:443"),
+            ("*.a.example.com", "b.example.com:443"),
         ] {
-            assert_eq!(
-                denial(list, host, 443, &[]),
-                Denial::new(DenyReason::NotAllowed),
-                "{list}: {host}"
-            );
-        }
-    }
-
-    #[test]
-    fn an_entry_that_a_hint_offers_allows_what_was_denied() {
-        for (list, host, port) in [
-            ("*.example.org", "example.org", 8443),
-            ("github.com", "github.com", 22),
-            ("github.com", "gist.github.com", 443),
-            ("github.com", "140.82.121.3", 22),
-            ("203.0.113.0/24:5432", "203.0.113.9", 443),
-            ("[2001:db8::/32]:443", "2001:db8::5", 22),
-        ] {
-            let hint = denial(list, host, port, &[]).hint.unwrap();
-            let (_, rest) = hint.split_once("add `").unwrap();
-            let (entry, _) = rest.split_once('`').unwrap();
-            let wider = Policy::from_entries([list, entry]).unwrap();
-            let decision = wider.decide(&Destination::parse(host, port).unwrap());
-            assert!(
-                matches!(decision, Decision::Allow(_)),
-                "{hint}: {decision:?}"
-            );
+            let expected = Denial::new(DenyReason::NotAllowed);
+            assert_eq!(denial(list, to, ""), expected, "{list}: {to}");
         }
     }
 }

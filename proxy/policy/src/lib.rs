@@ -7,6 +7,7 @@
 mod breadth;
 mod builder;
 mod decision;
+mod depth;
 mod digest;
 mod entry;
 mod error;

@@ -110,13 +110,11 @@ fn to_ascii(raw: &str) -> Result<Cow<'_, str>, HostNameError> {
         .map_err(|_| HostNameError::Idna)
 }
 
-/// Whether some label claims to be Punycode, which is to be believed only after decoding.
+/// Whether some label may claim to be Punycode, which is to be believed only after decoding.
 fn has_a_label(raw: &str) -> bool {
-    raw.split('.').any(|label| {
-        label
-            .get(..4)
-            .is_some_and(|p| p.eq_ignore_ascii_case("xn--"))
-    })
+    raw.as_bytes()
+        .windows(4)
+        .any(|prefix| prefix.eq_ignore_ascii_case(b"xn--"))
 }
 
 fn check(name: &str) -> Result<(), HostNameError> {
@@ -258,5 +256,29 @@ mod tests {
     fn display_and_from_str_are_inverse() {
         let name = HostName::parse("Bücher.example.").unwrap();
         assert_eq!(name.to_string().parse(), Ok(name));
+    }
+
+    #[test]
+    fn a_look_alike_is_another_name() {
+        // The second has a Cyrillic letter.
+        let [latin, cyrillic] =
+            ["example.com", "ex\u{430}mple.com"].map(|raw| HostName::parse(raw).unwrap());
+        assert_ne!(latin, cyrillic);
+        assert!(cyrillic.as_str().starts_with("xn--"));
+    }
+
+    #[test]
+    fn an_error_shows_no_control_character() {
+        for raw in ["a\nb", "a\u{1b}[2J", "\0"] {
+            let error = HostName::parse(raw).unwrap_err().to_string();
+            assert!(!error.contains(char::is_control), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_ordered_as_their_spelling() {
+        let mut names = ["b.a", "a.b", "a"].map(|raw| HostName::parse(raw).unwrap());
+        names.sort();
+        assert_eq!(names.map(|name| name.to_string()), ["a", "a.b", "b.a"]);
     }
 }

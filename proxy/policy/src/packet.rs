@@ -70,7 +70,7 @@ pub(crate) fn lifted_ranges(rules: &Rules) -> Vec<IpNet> {
     let lifted = rules
         .iter()
         .filter(|(_, rule)| rule.terms.effect == Effect::Allow)
-        .filter_map(|(_, rule)| rule.lifted())
+        .filter_map(|(_, rule)| rule.range)
         .flat_map(|net| without(everywhere(net), &denied))
         .map(|piece| piece.net);
     IpNet::aggregate(&lifted.collect())
@@ -80,10 +80,8 @@ fn ranges(rules: &Rules, effect: Effect) -> impl Iterator<Item = (RuleId, IpNet,
     rules
         .iter()
         .filter(move |(_, rule)| rule.terms.effect == effect)
-        .filter_map(|(id, rule)| match rule.scope {
-            Scope::Net(net) => Some((id, net, rule)),
-            Scope::Exact(_) | Scope::Below(_) => None,
-        })
+        .filter(|(_, rule)| rule.scope == Scope::Net)
+        .filter_map(|(id, rule)| Some((id, rule.range?, rule)))
 }
 
 /// What other rules allow of this range: those about a larger one, and of those about the same
@@ -92,7 +90,7 @@ fn earlier_allows(rules: &Rules, id: RuleId, net: IpNet) -> Vec<AddressRule> {
     rules
         .covering_net(net)
         .filter(|(_, rule)| rule.terms.effect == Effect::Allow)
-        .filter(|(other, rule)| rule.scope != Scope::Net(net) || *other < id)
+        .filter(|(other, rule)| rule.range != Some(net) || *other < id)
         .flat_map(|(_, rule)| on_ports(net, rule))
         .collect()
 }

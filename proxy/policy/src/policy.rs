@@ -201,7 +201,7 @@ impl Policy {
             .filter(|(_, rule)| {
                 rule.terms.effect == Effect::Allow && !rule.terms.kinds_on(to.port).is_empty()
             })
-            .filter_map(|(_, rule)| rule.lifted())
+            .filter_map(|(_, rule)| rule.range)
             .collect()
     }
 
@@ -450,6 +450,60 @@ mod tests {
         assert!(
             !shown.contains("secret") && shown.contains("len: 1"),
             "{shown}"
+        );
+    }
+
+    #[test]
+    fn an_entry_that_is_too_long_is_shown_cut() {
+        let error = Policy::parse(&"a".repeat(100_000)).unwrap_err();
+        assert_eq!(error.code, ErrorCode::TooLong);
+        assert!(error.to_string().len() < 300, "{error}");
+    }
+
+    #[test]
+    fn an_embedded_address_is_not_lifted_by_the_range_of_the_embedded_one() {
+        let policy = Policy::parse("a.example@10.0.0.0/8").unwrap();
+        let refused = Err("private_address".to_owned());
+        assert_eq!(checked(&policy, "a.example", &["64:ff9b::a00:1"]), refused);
+        let policy = Policy::parse("a.example@64:ff9b::/96").unwrap();
+        assert_eq!(
+            checked(&policy, "a.example", &["64:ff9b::a00:1"]),
+            Ok("64:ff9b::a00:1".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_clone_gives_the_same_answers() {
+        let policy = Policy::parse("a.example").unwrap();
+        let clone = policy.clone();
+        assert_eq!(clone.digest(), policy.digest());
+        assert_eq!(permit(&clone, "a.example", 443).rule(), "a.example");
+    }
+
+    #[test]
+    fn a_permit_outlives_its_policy() {
+        let permit = permit(&Policy::parse("a.example").unwrap(), "a.example", 443);
+        assert_eq!(permit.rule(), "a.example");
+        assert!(format!("{permit:?}").contains("a.example"));
+    }
+
+    #[test]
+    fn denies_alone_make_a_policy_that_allows_nothing() {
+        let policy = Policy::parse("!a.example").unwrap();
+        for host in ["a.example", "b.example", "8.8.8.8"] {
+            let decision = policy.decide(&Destination::parse(host, 443).unwrap());
+            assert!(matches!(decision, Decision::Deny(_)), "{host}");
+        }
+    }
+
+    #[test]
+    fn the_deepest_name_is_decided_like_any_other() {
+        let host = ["a"; 127].join(".");
+        let policy = Policy::parse("*.a.a,!*.a.a.a.a:22").unwrap();
+        assert_eq!(permit(&policy, &host, 443).rule(), "*.a.a");
+        let decision = policy.decide(&Destination::parse(&host, 22).unwrap());
+        assert!(
+            matches!(decision, Decision::Deny(denial) if denial.reason.as_str() == "denied_by_rule")
         );
     }
 }

@@ -171,4 +171,31 @@ mod tests {
             assert_eq!(pieces.join(" "), left, "{whole} - {hole}");
         }
     }
+
+    #[test]
+    fn port_0_is_in_no_range() {
+        assert_eq!(PortRange::single(0), None);
+        assert_eq!(PortRange::new(0, 10), None);
+        assert!(!PortRange::ALL.contains(0));
+    }
+
+    #[test]
+    fn an_empty_range_cannot_be_made() {
+        assert_eq!(PortRange::new(2, 1), None);
+        assert!(PortRange::new(1, 1).is_some());
+    }
+
+    #[test]
+    fn a_range_covers_what_lies_within() {
+        for (outer, inner, covers) in [
+            ("1-100", "1-100", true),
+            ("1-100", "50", true),
+            ("1-100", "50-101", false),
+            ("50", "1-100", false),
+            ("*", "443", true),
+        ] {
+            let [outer, inner] = [outer, inner].map(|text| PortRange::parse(text).unwrap());
+            assert_eq!(outer.covers(inner), covers, "{outer} and {inner}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use ipnet::IpNet;
 
-use crate::entry::{Effect, Target, Terms};
+use crate::entry::{Effect, Entry, Target, Terms};
 
 /// Which rule of a [`crate::rules::Rules`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,14 +31,17 @@ pub(crate) enum Scope {
     /// Every name below the name of this length.
     Below(u8),
     /// Addresses.
-    Net(IpNet),
+    Net,
 }
 
 /// An entry without its own text, of which it knows the place.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Rule {
     pub(crate) scope: Scope,
     pub(crate) terms: Terms,
+    /// The addresses that the rule is about, or that the name may resolve into although they are
+    /// guarded; either way the guard is lifted there.
+    pub(crate) range: Option<IpNet>,
     /// The next rule about the same name or range, in the order of the text.
     pub(crate) next: Option<RuleId>,
     start: u32,
@@ -48,20 +51,19 @@ pub(crate) struct Rule {
 impl Rule {
     /// A rule whose canonical spelling is at these bytes of the text; `None` if it cannot point
     /// there.
-    pub(crate) fn new(target: &Target, terms: Terms, start: usize, end: usize) -> Option<Self> {
+    pub(crate) fn new(entry: &Entry, start: usize, end: usize) -> Option<Self> {
         let length = |name: &str| u8::try_from(name.len()).ok();
-        let scope = match target {
-            Target::Exact(name) => Scope::Exact(length(name.as_str())?),
-            Target::Below(name) => Scope::Below(length(name.as_str())?),
-            Target::Net(net) => Scope::Net(*net),
-        };
-        let (start, end) = (u32::try_from(start).ok()?, u32::try_from(end).ok()?);
         Some(Self {
-            scope,
-            terms,
+            scope: match &entry.target {
+                Target::Exact(name) => Scope::Exact(length(name.as_str())?),
+                Target::Below(name) => Scope::Below(length(name.as_str())?),
+                Target::Net(_) => Scope::Net,
+            },
+            terms: entry.terms,
+            range: entry.range(),
             next: None,
-            start,
-            end,
+            start: u32::try_from(start).ok()?,
+            end: u32::try_from(end).ok()?,
         })
     }
 
@@ -83,20 +85,12 @@ impl Rule {
         let (wildcard, length) = match self.scope {
             Scope::Exact(length) => (0, length),
             Scope::Below(length) => ("*.".len(), length),
-            Scope::Net(_) => return "",
+            Scope::Net => return "",
         };
         let deny = usize::from(self.terms.effect == Effect::Deny);
         let start = self.start as usize + deny + wildcard;
         text.get(start..start + usize::from(length))
             .unwrap_or_default()
-    }
-
-    /// The range in which the rule lifts the guard.
-    pub(crate) fn lifted(&self) -> Option<IpNet> {
-        match self.scope {
-            Scope::Net(net) => Some(net),
-            Scope::Exact(_) | Scope::Below(_) => self.terms.lift,
-        }
     }
 }
 
@@ -115,7 +109,7 @@ mod tests {
             ("10.0.0.0/8", ""),
         ] {
             let entry = grammar::parse(text).unwrap();
-            let rule = Rule::new(&entry.target, entry.terms, 2, 2 + text.len()).unwrap();
+            let rule = Rule::new(&entry, 2, 2 + text.len()).unwrap();
             let around = format!("a\n{text}\nb");
             assert_eq!((rule.name(&around), rule.spelling(&around)), (name, text));
             let moved = rule.moved(0).unwrap();
@@ -124,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_takes_at_most_sixty_four_bytes() {
-        assert!(size_of::<Rule>() <= 64, "{}", size_of::<Rule>());
+    fn a_rule_takes_at_most_forty_bytes() {
+        assert!(size_of::<Rule>() <= 40, "{}", size_of::<Rule>());
     }
 }

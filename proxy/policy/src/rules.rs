@@ -13,6 +13,7 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry as Slot;
 use ipnet::IpNet;
 
+use crate::depth::Depths;
 use crate::entry::Terms;
 use crate::host::Host;
 use crate::net;
@@ -26,6 +27,8 @@ pub(crate) struct Rules {
     nets: HashMap<IpNet, RuleId, RandomState>,
     /// The prefix lengths that occur, longest first.
     prefixes: Vec<u8>,
+    exact_depths: Depths,
+    wildcard_depths: Depths,
     hasher: RandomState,
 }
 
@@ -41,6 +44,8 @@ impl Rules {
             names,
             nets,
             prefixes,
+            exact_depths: Depths::default(),
+            wildcard_depths: Depths::default(),
             hasher,
         };
         rules.link();
@@ -116,7 +121,16 @@ impl Rules {
 
     /// The wildcards that cover this name, the nearest first.
     pub(crate) fn above<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (RuleId, &'a Rule)> {
-        ancestors(name).flat_map(|name| self.below(name))
+        self.wildcard_depths
+            .above(name)
+            .flat_map(|name| self.below(name))
+    }
+
+    /// The rules about the domains above this name, which do not cover it, the nearest first.
+    pub(crate) fn apexes<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (RuleId, &'a Rule)> {
+        self.exact_depths
+            .above(name)
+            .flat_map(|name| self.exact(name))
     }
 
     /// The rules about a range that contains all of `net`, the smallest first.
@@ -152,8 +166,15 @@ impl Rules {
                 continue;
             };
             let head = match rule.scope {
-                Scope::Net(net) => self.nets.insert(net, id),
-                Scope::Exact(_) | Scope::Below(_) => self.link_name(id),
+                Scope::Net => rule.range.and_then(|net| self.nets.insert(net, id)),
+                Scope::Exact(_) => {
+                    self.exact_depths.insert(rule.name(&self.text));
+                    self.link_name(id)
+                }
+                Scope::Below(_) => {
+                    self.wildcard_depths.insert(rule.name(&self.text));
+                    self.link_name(id)
+                }
             };
             if let Some(rule) = self.packed.get_mut(index) {
                 rule.next = head;
@@ -187,15 +208,6 @@ impl Rules {
             }
         }
     }
-}
-
-/// The domains above a name, the nearest first.
-pub(crate) fn ancestors(name: &str) -> impl Iterator<Item = &str> {
-    iter::successors(parent(name), |name| parent(name))
-}
-
-fn parent(name: &str) -> Option<&str> {
-    name.split_once('.').map(|(_, parent)| parent)
 }
 
 #[cfg(test)]
@@ -254,11 +266,5 @@ mod tests {
             let found: Vec<_> = rules.exact(name).map(|(id, _)| rules.name(id)).collect();
             assert_eq!(found, [name], "{name}");
         }
-    }
-
-    #[test]
-    fn ancestors_end_at_the_top_level() {
-        assert_eq!(ancestors("a.b.c").collect::<Vec<_>>(), ["b.c", "c"]);
-        assert_eq!(ancestors("c").count(), 0);
     }
 }

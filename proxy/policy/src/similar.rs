@@ -145,8 +145,8 @@ fn letters(name: &str) -> u32 {
 const FARTHEST: u32 = 2;
 /// How many names are looked at: a quarter of a microsecond.
 const MOST_SCANNED: usize = 256;
-/// How many of them are compared letter by letter: a few microseconds.
-const MOST_COMPARED: usize = 16;
+/// How many of them are compared letter by letter: a microsecond or two.
+const MOST_COMPARED: usize = 8;
 /// The longest stretch that is compared, in bytes: the cost is its square.
 const LONGEST_COMPARED: usize = 32;
 

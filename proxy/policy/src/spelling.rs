@@ -91,4 +91,10 @@ mod tests {
             assert_eq!(shown(entry), expected);
         }
     }
+
+    #[test]
+    fn a_cut_falls_between_characters() {
+        let long = shown(&"ü".repeat(500));
+        assert_eq!(long, format!("{}…", "ü".repeat(SHOWN)));
+    }
 }

@@ -125,4 +125,24 @@ mod tests {
         assert_eq!(all, StreamKinds::ALL);
         assert!(StreamKinds::ALL.without(all).is_empty());
     }
+
+    #[test]
+    fn a_kind_is_displayed_as_an_entry_names_it() {
+        assert_eq!(
+            StreamKind::ALL.map(|kind| kind.to_string()),
+            ["tls", "http", "tcp"]
+        );
+    }
+
+    #[test]
+    fn a_set_of_one_kind_contains_no_other() {
+        for kind in StreamKind::ALL {
+            let set = StreamKinds::only(kind);
+            let within = StreamKind::ALL
+                .into_iter()
+                .filter(|other| set.contains(*other))
+                .count();
+            assert_eq!(within, 1, "{kind}");
+        }
+    }
 }

@@ -16,13 +16,14 @@ pub(crate) fn parse(text: &str) -> Result<(Target, &str), Fault> {
     if let Some(rest) = text.strip_prefix('[') {
         return bracketed(rest);
     }
-    let host_end = text.find([':', '/']).unwrap_or(text.len());
-    let path = text.find('/').unwrap_or(text.len());
-    let (before_path, after) = text.split_at(path);
-    if looks_like_ipv6(before_path) {
-        return bare_ipv6(before_path, after);
+    let host_end = text.bytes().position(|b| matches!(b, b':' | b'/'));
+    let (host, tail) = text.split_at(host_end.unwrap_or(text.len()));
+    if tail.starts_with(':') {
+        let (literal, after) = text.split_at(text.find('/').unwrap_or(text.len()));
+        if looks_like_ipv6(literal) {
+            return bare_ipv6(literal, after);
+        }
     }
-    let (host, tail) = text.split_at(host_end);
     if host.contains('*') {
         return Ok((wildcard(host)?, tail));
     }

@@ -117,7 +117,7 @@ fn about(rules: &Rules, id: RuleId, rule: &Rule) -> Option<Warning> {
         .take(MOST_COMPARED)
     {
         match above.terms.effect {
-            Effect::Deny if denies_all(&above.terms, &rule.terms) => {
+            Effect::Deny if denies_all(above.terms, rule.terms) => {
                 return Some(Warning::Hidden {
                     entry: entry(),
                     by: rules.spelling(other).to_owned(),
@@ -143,7 +143,11 @@ fn around<'a>(
     match rule.scope {
         Scope::Exact(_) => Box::new(rules.covering_name(name)),
         Scope::Below(_) => Box::new(rules.below(name).chain(rules.above(name))),
-        Scope::Net(net) => Box::new(rules.covering_net(net)),
+        Scope::Net => Box::new(
+            rule.range
+                .into_iter()
+                .flat_map(|net| rules.covering_net(net)),
+        ),
     }
 }
 
@@ -151,18 +155,18 @@ fn futility(rules: &Rules, id: RuleId, rule: &Rule) -> Option<Futility> {
     let name = rules.name(id);
     let top = name.rsplit('.').next().unwrap_or_default();
     match rule.scope {
-        Scope::Net(net) => is_no_host(net).then_some(Futility::NotAHost),
+        Scope::Net => rule.range.filter(is_no_host).map(|_| Futility::NotAHost),
         // A label and a dot.
         Scope::Below(length) if usize::from(length) + 2 > HostName::MAX => Some(Futility::NoRoom),
         Scope::Exact(_) | Scope::Below(_) if top == "invalid" => Some(Futility::NeverResolves),
-        Scope::Exact(_) | Scope::Below(_) if top == "localhost" && rule.terms.lift.is_none() => {
+        Scope::Exact(_) | Scope::Below(_) if top == "localhost" && rule.range.is_none() => {
             Some(Futility::Loopback)
         }
         Scope::Exact(_) | Scope::Below(_) => None,
     }
 }
 
-fn is_no_host(net: IpNet) -> bool {
+fn is_no_host(net: &IpNet) -> bool {
     let class = |address: IpAddr| guard::is_guarded(address);
     let no_host = |class| {
         matches!(
@@ -177,34 +181,34 @@ fn is_no_host(net: IpNet) -> bool {
 
 /// Whether whoever has `above` needs not have `rule`.
 fn allows_all(above: &Rule, rule: &Rule) -> bool {
-    let lifted = match (above.terms.lift, rule.terms.lift) {
+    let lifted = match (above.range, rule.range) {
         (_, None) => true,
         (None, Some(_)) => false,
         (Some(above), Some(range)) => above.contains(&range),
     };
     lifted
-        && reaches(&above.terms, &rule.terms)
-        && sample_ports(&rule.terms).all(|port| {
+        && reaches(above.terms, rule.terms)
+        && sample_ports(rule.terms).all(|port| {
             let kinds = above.terms.kinds_on(port);
             kinds.is_opaque() || rule.terms.kinds_on(port).without(kinds).is_empty()
         })
 }
 
-fn denies_all(deny: &Terms, allow: &Terms) -> bool {
+fn denies_all(deny: Terms, allow: Terms) -> bool {
     reaches(deny, allow)
         && sample_ports(allow)
             .all(|port| allow.kinds_on(port).without(deny.kinds_on(port)).is_empty())
 }
 
 /// Whether every port of `inner` is one of `outer`.
-fn reaches(outer: &Terms, inner: &Terms) -> bool {
+fn reaches(outer: Terms, inner: Terms) -> bool {
     inner
         .port_ranges()
         .all(|range| outer.port_ranges().any(|outer| outer.covers(range)))
 }
 
 /// A port of each sort that these terms speak of: 80, 443, and one that is neither.
-fn sample_ports(terms: &Terms) -> impl Iterator<Item = u16> {
+fn sample_ports(terms: Terms) -> impl Iterator<Item = u16> {
     terms.port_ranges().flat_map(|range| {
         [
             range.low(),

@@ -1,6 +1,8 @@
 //! What holds for every list and every destination.
 
-use policy::{Decision, Destination, Host, HostName, Policy};
+use std::net::{IpAddr, Ipv4Addr};
+
+use policy::{Decision, Denial, Destination, Host, HostName, Policy};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -152,6 +154,33 @@ proptest! {
             let without = Policy::from_entries(rest).unwrap();
             prop_assert_eq!(allows(&policy, &to), allows(&without, &to), "{}", warning);
         }
+    }
+
+    #[test]
+    fn a_guarded_address_is_dialled_only_within_a_range_that_was_named(
+        list in vec(entry(), 1..12),
+        to in destination(),
+        bits in vec(any::<u32>(), 0..6),
+    ) {
+        let policy = Policy::from_entries(&list).unwrap();
+        let Decision::Allow(permit) = policy.decide(&to) else { return Ok(()) };
+        // Half of them in 10.0.0.0/8, where the entries name ranges.
+        let addresses: Vec<IpAddr> = bits.iter().map(|b| Ipv4Addr::from_bits(if b % 2 == 0 { 10 << 24 | b >> 14 } else { *b }).into()).collect();
+        for address in policy.check_addresses(&permit, &addresses).unwrap_or_default() {
+            prop_assert!(addresses.contains(&address));
+            let named = policy.lifted_ranges().iter().any(|range| range.contains(&address));
+            prop_assert!(policy::is_guarded(address).is_none() || named, "{} under {:?}", address, policy.entries());
+        }
+    }
+
+    #[test]
+    fn an_entry_that_a_hint_offers_allows_what_was_denied(list in vec(body(), 1..12), to in destination()) {
+        let policy = Policy::from_entries(&list).unwrap();
+        let Decision::Deny(Denial { hint: Some(hint), .. }) = policy.decide(&to) else { return Ok(()) };
+        let Some((_, rest)) = hint.split_once("add `") else { return Ok(()) };
+        let (add, _) = rest.split_once('`').unwrap();
+        let wider = Policy::from_entries(list.iter().map(String::as_str).chain([add])).unwrap();
+        prop_assert!(allows(&wider, &to), "{}", hint);
     }
 
     #[test]
