@@ -24,6 +24,7 @@ use crate::{
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     pub(crate) pending: BytesMut,
+    aborted: bool,
 }
 
 /// Why a client did not say what was waited for.
@@ -45,6 +46,7 @@ impl Client {
         Self {
             stream,
             pending: BytesMut::new(),
+            aborted: false,
         }
     }
 
@@ -99,12 +101,20 @@ impl Client {
         }
     }
 
+    /// Ends the connection, when it is dropped, with a reset: what the client has got is not all
+    /// that there was, and an orderly end would tell it otherwise.
+    pub(crate) fn abort(&mut self) {
+        self.aborted = true;
+        // Where it fails the connection is gone already.
+        let _ = self.stream.set_zero_linger();
+    }
+
     /// Ends the connection so that the client reads what was sent to it.
     ///
     /// Closing a socket with unread bytes resets the connection, and a reset discards what the peer
     /// has not read yet: the explanation of a denial, for one. So the rest is read and dropped.
     pub(crate) async fn finish(mut self) {
-        if rustix::net::shutdown(&self.stream, Shutdown::Write).is_err() {
+        if self.aborted || rustix::net::shutdown(&self.stream, Shutdown::Write).is_err() {
             return;
         }
         let mut left = LINGER_BYTES;

@@ -1,9 +1,6 @@
 //! Forwards the requests of one client connection, each of them decided anew.
 
-use std::{
-    pin::{Pin, pin},
-    time::Duration,
-};
+use std::time::Duration;
 
 use http::{Response, StatusCode, uri::PathAndQuery};
 use hyper::body::Incoming;
@@ -13,7 +10,7 @@ use report::Target;
 use crate::{
     answer::{self, After, Body, Manner},
     authority::target_of,
-    body::{self, BodyError, Carried},
+    body::{self, BodyError},
     client::{BETWEEN_REQUESTS, Client, SPEAK_FIRST, Unheard},
     exchange::Exchange,
     head::{Framing, Head},
@@ -22,6 +19,7 @@ use crate::{
     proxy::Proxy,
     refusal::{Failure, Refusal, Refused},
     relay,
+    upload::Upload,
 };
 
 /// A request that was let through.
@@ -95,7 +93,10 @@ impl<'p> Forwarder<'p> {
             let head = self.next(client, patience).await?;
             let requester = Requester::of(&head);
             let outcome = match judge(&head) {
-                Ok(Some(judged)) => self.forward(client, &head, &judged, requester).await,
+                Ok(Some(judged)) => {
+                    // Boxed: a connection that becomes a tunnel must not hold the room for this.
+                    Box::pin(self.forward(client, &head, &judged, requester)).await
+                }
                 Ok(None) => return Some(head),
                 Err(refused) => Err(Stop::Refused(refused)),
             };
@@ -169,12 +170,12 @@ impl<'p> Forwarder<'p> {
                 .switch(client, exchange, response, judged, requester)
                 .await;
         }
-        let sending = incoming::send(&mut to_client, response, requester, requester.after());
-        let after = upload
-            .beside(sending)
-            .await
-            .map_err(|_| Stop::Gone)?
-            .map_err(|_| Stop::Gone)?;
+        let sending = incoming::send(&mut to_client, response, requester);
+        let Ok(Ok(after)) = upload.beside(sending).await else {
+            drop(upload);
+            client.abort();
+            return Err(Stop::Gone);
+        };
         if after == After::Close || !upload.is_whole() {
             return Ok(After::Close);
         }
@@ -236,8 +237,7 @@ impl<'p> Forwarder<'p> {
             .map_err(|failure| broken(judged, failure))?;
         client.send(&head).await.map_err(|_| Stop::Gone)?;
         client.send(&switched.early).await.map_err(|_| Stop::Gone)?;
-        // However it ends, both ends are closed now.
-        let _ = relay::run(
+        relay::run(
             client,
             &mut switched.stream,
             &switched.flow,
@@ -284,41 +284,6 @@ impl<'p> Forwarder<'p> {
             .send(&answer::http(&refused, Manner { body, after }))
             .await;
         if sent.is_ok() { after } else { After::Close }
-    }
-}
-
-/// The body of a request, on its way while its response may already come.
-struct Upload<F> {
-    carrying: Option<Pin<Box<F>>>,
-    carried: Carried,
-}
-
-impl<F: Future<Output = Result<Carried, BodyError>>> Upload<F> {
-    fn new(carrying: Option<F>) -> Self {
-        Self {
-            carrying: carrying.map(Box::pin),
-            carried: Carried::Whole,
-        }
-    }
-
-    /// Runs `other` to its end, and carries on with the body meanwhile.
-    async fn beside<T>(&mut self, other: impl Future<Output = T>) -> Result<T, BodyError> {
-        let mut other = pin!(other);
-        while let Some(carrying) = &mut self.carrying {
-            tokio::select! {
-                biased;
-                carried = carrying => {
-                    self.carrying = None;
-                    self.carried = carried?;
-                }
-                done = &mut other => return Ok(done),
-            }
-        }
-        Ok(other.await)
-    }
-
-    fn is_whole(&self) -> bool {
-        self.carrying.is_none() && self.carried == Carried::Whole
     }
 }
 

@@ -1,12 +1,12 @@
 //! Writes an origin's response to the client that asked, as it comes.
 
-use std::{fmt::Write as _, io};
+use std::{error::Error, fmt::Write as _, io};
 
 use bytes::{Buf, Bytes};
 use http::{Extensions, HeaderMap, Method, Response, StatusCode, Version, header, response::Parts};
-use http_body::Body as _;
+use http_body::Body;
 use http_body_util::BodyExt as _;
-use hyper::{body::Incoming, ext::ReasonPhrase};
+use hyper::ext::ReasonPhrase;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::{
@@ -77,19 +77,23 @@ impl Requester {
 ///
 /// # Errors
 /// When either end fails. The client sees a response that is cut short, never one that looks whole.
-pub(crate) async fn send<W: AsyncWrite + Unpin>(
+pub(crate) async fn send<W, B>(
     client: &mut W,
-    response: Response<Incoming>,
+    response: Response<B>,
     requester: Requester,
-    after: After,
-) -> io::Result<After> {
+) -> io::Result<After>
+where
+    W: AsyncWrite + Unpin,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Error + Send + Sync + 'static,
+{
     let (mut parts, mut body) = response.into_parts();
     let length = body.size_hint().exact();
     let ending = requester.ending(parts.status, length);
     let after = if ending == Ending::Close {
         After::Close
     } else {
-        after
+        requester.after
     };
     strip_hop_by_hop(&mut parts.headers);
     if ending != Ending::NoBody {

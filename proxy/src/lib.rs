@@ -33,6 +33,7 @@ mod settings;
 mod spoken;
 mod startup;
 mod tunnel;
+mod upload;
 mod upstream;
 
 pub use control::{Link, LinkError, Listener};

@@ -73,7 +73,8 @@ impl Proxy {
             Ok(dial::connect(&checked).await?)
         };
         let late = || Failure::ConnectionTimeout(dial::PATIENCE);
-        timeout(dial::PATIENCE, reaching)
+        // Boxed: a tunnel that is open must not hold the room for this.
+        timeout(dial::PATIENCE, Box::pin(reaching))
             .await
             .unwrap_or_else(|_| Err(late().into()))
     }

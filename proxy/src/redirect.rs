@@ -142,8 +142,7 @@ async fn pass(
     })?;
     proxy.account.allow(target.clone());
     let flow = proxy.account.flow(target);
-    // However it ends, both ends are closed now.
-    let _ = relay::run(client, &mut upstream, &flow, &proxy.buffers).await;
+    relay::run(client, &mut upstream, &flow, &proxy.buffers).await;
     Ok(())
 }
 

@@ -25,10 +25,24 @@ use tokio::{
 
 use crate::{account::Flow, client::Client};
 
-/// Relays until both directions have ended, one fails, or a half-open one stays silent.
+/// Relays until both directions have ended, one fails, or a half-open one stays silent. What the
+/// client has sent already goes first.
 ///
-/// What the client has sent already goes first.
+/// A failure is passed on as a reset: an orderly end would tell either side that it has got all.
 pub(crate) async fn run(
+    client: &mut Client,
+    upstream: &mut TcpStream,
+    flow: &Flow,
+    buffers: &Buffers,
+) {
+    if copy(client, upstream, flow, buffers).await.is_err() {
+        client.abort();
+        // Where it fails the connection is gone already.
+        let _ = upstream.set_zero_linger();
+    }
+}
+
+async fn copy(
     client: &mut Client,
     upstream: &mut TcpStream,
     flow: &Flow,

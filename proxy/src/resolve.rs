@@ -11,7 +11,10 @@ use std::{
 
 use hickory_resolver::{
     Resolver as HickoryResolver, TokioResolver,
-    config::{LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts},
+    config::{
+        LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+        ServerOrderingStrategy,
+    },
     lookup::Lookup,
     net::{NetError, runtime::TokioRuntimeProvider},
     proto::rr::{Name, RecordType},
@@ -119,6 +122,7 @@ fn set(options: &mut ResolverOpts) {
     options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
     options.timeout = QUERY_TIMEOUT;
     options.attempts = 2;
+    options.server_ordering_strategy = ServerOrderingStrategy::UserProvidedOrder;
     options.cache_size = CACHED_ANSWERS;
     options.positive_min_ttl = Some(Duration::from_secs(1));
     options.positive_max_ttl = Some(Duration::from_secs(3600));

@@ -41,8 +41,7 @@ pub(crate) async fn run(
     let flow = proxy.account.flow(target.clone());
     match inspect(client, permit, proxy).await {
         Ok(Fitting::Stream) => {
-            // However it ends, both ends are closed now.
-            let _ = relay::run(client, &mut upstream, &flow, &proxy.buffers).await;
+            relay::run(client, &mut upstream, &flow, &proxy.buffers).await;
         }
         Ok(Fitting::Requests) => {
             if let Ok(exchange) = Exchange::open(upstream, permit.destination().clone(), flow).await
