@@ -1,0 +1,166 @@
+//! Containers that somebody starts by hand, without the collector: the entrypoint must do for them
+//! what it does in a run.
+
+use std::process::Command;
+
+use anyhow::ensure;
+use sandbox_egress_tests::{
+    contained::{BASE, Lab},
+    process::{Finished, Running, output_of},
+    terminal::{CTRL_C, OnTerminal},
+};
+
+use crate::LabTest;
+
+pub(crate) const TESTS: [(&str, LabTest); 7] = [
+    ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
+    ("a-stop-reaches-the-guest", stop),
+    ("without-net-admin-the-guest-does-not-start", no_net_admin),
+    ("a-command-that-is-not-there-is-127", not_found),
+    ("a-command-that-cannot-be-executed-is-126", not_executable),
+    ("an-allowlist-is-enforced-without-a-collector", enforced),
+    ("without-an-allowlist-there-is-no-restriction", unrestricted),
+];
+
+/// `run` of the lab's engine with what the README says a container needs.
+fn engine_run(lab: &Lab, options: &[&str], guest: &[&str]) -> Command {
+    let mut command = lab.engine().command(["run", "--rm", "--cap-drop=ALL"]);
+    command
+        .args(
+            ["NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL"]
+                .map(|name| format!("--cap-add={name}")),
+        )
+        .args([
+            "--security-opt=no-new-privileges",
+            "--env=SANDBOX_RUN_AS=sandbox",
+        ])
+        .args(lab.engine_arguments())
+        .args(options)
+        .arg(BASE)
+        .args(guest);
+    command
+}
+
+fn allowing(lab: &Lab, entry: &str) -> String {
+    format!(
+        "--env=SANDBOX_EGRESS_ALLOW={entry}@{}",
+        lab.internet().subnet().v4_net()
+    )
+}
+
+fn finish(mut command: Command) -> anyhow::Result<Finished> {
+    Running::start(&mut command)?.finish()
+}
+
+fn terminal(lab: &Lab) -> anyhow::Result<()> {
+    let guest =
+        "stty size; trap 'stty size; exit 4' INT; echo re''ady; while :; do read line; done";
+    let command = engine_run(
+        lab,
+        &["-it", &allowing(lab, "allowed.test")],
+        &["bash", "-c", guest],
+    );
+    let mut program = OnTerminal::start(&command, 33, 97)?;
+    program.wait_for("ready")?;
+    program.send(&[CTRL_C])?;
+    let (code, shown) = program.finish()?;
+    ensure!(shown.matches("33 97").count() == 2, "{shown}");
+    ensure!(code == 4, "{code}: {shown}");
+    Ok(())
+}
+
+fn stop(lab: &Lab) -> anyhow::Result<()> {
+    let guest = "trap 'echo st''opped; exit 5' TERM; echo re''ady; while :; do read line; done";
+    let command = engine_run(
+        lab,
+        &["-it", &allowing(lab, "allowed.test")],
+        &["bash", "-c", guest],
+    );
+    let mut program = OnTerminal::start(&command, 24, 80)?;
+    program.wait_for("ready")?;
+    output_of(
+        &mut lab
+            .engine()
+            .command(["stop", "--time=30", &lab.container()?]),
+    )?;
+    let (code, shown) = program.finish()?;
+    ensure!(code == 5 && shown.contains("stopped"), "{code}: {shown}");
+    Ok(())
+}
+
+fn no_net_admin(lab: &Lab) -> anyhow::Result<()> {
+    let mut command = lab.engine().command(["run", "--rm", "--cap-drop=ALL"]);
+    command
+        .args([
+            "--env=SANDBOX_RUN_AS=sandbox",
+            &allowing(lab, "allowed.test"),
+        ])
+        .args(lab.engine_arguments())
+        .args([BASE, "echo", "started"]);
+    let Finished {
+        code,
+        stdout,
+        stderr,
+    } = finish(command)?;
+    ensure!(code == 125 && stdout.is_empty(), "{code}: {stdout}");
+    ensure!(
+        stderr.contains("NET_ADMIN") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
+    Ok(())
+}
+
+fn not_found(lab: &Lab) -> anyhow::Result<()> {
+    let command = engine_run(lab, &[&allowing(lab, "allowed.test")], &["no-such-program"]);
+    let Finished { code, stderr, .. } = finish(command)?;
+    ensure!(
+        code == 127 && stderr.contains("no-such-program"),
+        "{code}: {stderr}"
+    );
+    Ok(())
+}
+
+fn not_executable(lab: &Lab) -> anyhow::Result<()> {
+    let command = engine_run(lab, &[&allowing(lab, "allowed.test")], &["/etc/passwd"]);
+    let Finished { code, stderr, .. } = finish(command)?;
+    ensure!(
+        code == 126 && stderr.contains("/etc/passwd"),
+        "{code}: {stderr}"
+    );
+    Ok(())
+}
+
+fn enforced(lab: &Lab) -> anyhow::Result<()> {
+    lab.internet().reset()?;
+    let guest = "curl -sS http://allowed.test/ && curl -sSf http://denied.test/";
+    let command = engine_run(lab, &[&allowing(lab, "allowed.test")], &["sh", "-c", guest]);
+    let Finished {
+        code,
+        stdout,
+        stderr,
+    } = finish(command)?;
+    ensure!(
+        code == 22 && stdout.contains("served allowed.test:80"),
+        "{code}: {stdout}{stderr}"
+    );
+    let account = lab.internet().account()?;
+    ensure!(
+        account.reached.iter().eq(["allowed.test:80/tcp"]),
+        "{account:#?}"
+    );
+    Ok(())
+}
+
+fn unrestricted(lab: &Lab) -> anyhow::Result<()> {
+    let command = engine_run(lab, &[], &["curl", "-sS", "http://denied.test/"]);
+    let Finished {
+        code,
+        stdout,
+        stderr,
+    } = finish(command)?;
+    ensure!(
+        code == 0 && stdout.contains("served denied.test:80"),
+        "{code}: {stdout}{stderr}"
+    );
+    Ok(())
+}
