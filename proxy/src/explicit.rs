@@ -13,12 +13,13 @@ use crate::{
     head::{Framing, Head},
     proxy::{Proxy, require},
     refusal::{Refusal, Refused},
+    route::Route,
     tunnel,
 };
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(mut client: Client, proxy: &Proxy) {
-    let mut forwarder = Forwarder::dialling(proxy, Target::default());
+    let mut forwarder = Forwarder::new(proxy, Route::to_origins(proxy), Target::default());
     let connect = forwarder
         .serve(&mut client, |head| judge(head, proxy))
         .await;

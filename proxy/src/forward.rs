@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Response, StatusCode, uri::PathAndQuery};
+use http::{Request, Response, StatusCode, uri::PathAndQuery};
 use hyper::body::Incoming;
 use policy::Permit;
 use report::Target;
@@ -10,7 +10,7 @@ use report::Target;
 use crate::{
     answer::{self, After, Body, Manner},
     authority::target_of,
-    body::{self, BodyError},
+    body::{self, BodyError, Feed, RequestBody},
     client::{BETWEEN_REQUESTS, Client, SPEAK_FIRST, Unheard},
     exchange::Exchange,
     head::{Framing, Head},
@@ -19,6 +19,7 @@ use crate::{
     proxy::Proxy,
     refusal::{Failure, Refusal, Refused},
     relay,
+    route::{NoRoute, Route},
     upload::Upload,
 };
 
@@ -35,19 +36,9 @@ pub(crate) type Judgement = Result<Option<Judged>, Refused>;
 /// Forwards requests, one after the other.
 pub(crate) struct Forwarder<'p> {
     proxy: &'p Proxy,
-    route: Route,
-    /// The origin's connection that the last request has left usable.
-    kept: Option<Exchange>,
+    route: Route<'p>,
     /// What to report of a head that names nothing.
     unnamed: Target,
-}
-
-/// Where requests go.
-enum Route {
-    /// To the origin that each names, by a connection that is dialled when there is none.
-    Dial,
-    /// To the one connection of a tunnel.
-    Tunnel,
 }
 
 /// Why a request goes no further.
@@ -61,22 +52,10 @@ enum Stop {
 }
 
 impl<'p> Forwarder<'p> {
-    /// For requests that may go to different origins.
-    pub(crate) fn dialling(proxy: &'p Proxy, unnamed: Target) -> Self {
+    pub(crate) fn new(proxy: &'p Proxy, route: Route<'p>, unnamed: Target) -> Self {
         Self {
             proxy,
-            route: Route::Dial,
-            kept: None,
-            unnamed,
-        }
-    }
-
-    /// For requests in a tunnel.
-    pub(crate) fn tunnelling(proxy: &'p Proxy, exchange: Exchange, unnamed: Target) -> Self {
-        Self {
-            proxy,
-            route: Route::Tunnel,
-            kept: Some(exchange),
+            route,
             unnamed,
         }
     }
@@ -137,32 +116,29 @@ impl<'p> Forwarder<'p> {
         judged: &Judged,
         requester: Requester,
     ) -> Result<After, Stop> {
-        let mut exchange = self.exchange(&judged.permit).await?;
+        let exchange = self.route.exchange(&judged.permit).await;
+        let mut exchange = exchange.map_err(|none| judged.not_reached(none))?;
         if requester.waits && head.framing != Framing::Empty {
             client.send(CONTINUE).await.map_err(|_| Stop::Gone)?;
         }
-        let to = judged.permit.destination();
-        let (request, feed) = outgoing::request(head, &judged.path, to);
+        let (request, feed) = judged.outgoing(head);
         let (mut from_client, mut to_client) = client.stream.split();
-        let mut upload =
-            Upload::new(feed.map(|feed| {
-                body::carry(&mut from_client, &mut client.pending, head.framing, feed)
-            }));
-        let sent = upload
-            .beside(exchange.send(request))
-            .await
-            .map_err(|error| not_sent(&error, judged))?;
-        let response = match sent {
+        let pending = &mut client.pending;
+        let carrying = feed.map(|feed| body::carry(&mut from_client, pending, head.framing, feed));
+        let mut upload = Upload::new(carrying);
+        let sent = upload.beside(exchange.send(request)).await;
+        let response = match sent.map_err(|error| judged.not_sent(&error))? {
             Ok(response) => response,
-            Err(_) if exchange.was_used() && may_be_repeated(head) => {
-                exchange = self.dial(&judged.permit).await?;
-                let (request, _) = outgoing::request(head, &judged.path, to);
-                exchange
-                    .send(request)
+            Err(_) if self.may_repeat(&exchange, head) => {
+                exchange = self
+                    .route
+                    .dial(&judged.permit)
                     .await
-                    .map_err(|failure| broken(judged, failure))?
+                    .map_err(|refusal| judged.failed_again(refusal))?;
+                let repeated = exchange.send(judged.outgoing(head).0).await;
+                repeated.map_err(|failure| judged.broken(failure))?
             }
-            Err(failure) => return Err(broken(judged, failure)),
+            Err(failure) => return Err(judged.broken(failure)),
         };
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             drop(upload);
@@ -179,42 +155,15 @@ impl<'p> Forwarder<'p> {
         if after == After::Close || !upload.is_whole() {
             return Ok(After::Close);
         }
-        self.kept = Some(exchange);
+        self.route.keep(exchange);
         Ok(After::Keep)
     }
 
-    /// The connection for a request: the one that was kept, if it leads there.
-    async fn exchange(&mut self, permit: &Permit) -> Result<Exchange, Stop> {
-        if let Some(mut kept) = self.kept.take()
-            && kept.serves(permit.destination()).await
-        {
-            if matches!(self.route, Route::Dial) {
-                self.proxy.account.allow(target_of(permit.destination()));
-            }
-            return Ok(kept);
-        }
-        match self.route {
-            Route::Dial => {
-                let exchange = self.dial(permit).await?;
-                self.proxy.account.allow(target_of(permit.destination()));
-                Ok(exchange)
-            }
-            Route::Tunnel => Err(Stop::Gone),
-        }
-    }
-
-    async fn dial(&self, permit: &Permit) -> Result<Exchange, Stop> {
-        let target = target_of(permit.destination());
-        let refused = |refusal| {
-            Stop::Refused(Refused {
-                target: target.clone(),
-                refusal,
-            })
-        };
-        let stream = self.proxy.reach(permit).await.map_err(refused)?;
-        let flow = self.proxy.account.flow(target.clone());
-        let exchange = Exchange::open(stream, permit.destination().clone(), flow).await;
-        exchange.map_err(|failure| refused(failure.into()))
+    /// A connection may be closed the moment it is used again; what is safe to repeat goes out once
+    /// more, on a new one (RFC 9110 §9.2.2).
+    fn may_repeat(&self, exchange: &Exchange, head: &Head) -> bool {
+        let safe = head.framing == Framing::Empty && head.method.is_idempotent();
+        safe && exchange.was_used() && self.route.can_dial()
     }
 
     /// Relays what follows `101 Switching Protocols`.
@@ -228,13 +177,13 @@ impl<'p> Forwarder<'p> {
     ) -> Result<After, Stop> {
         if !requester.upgrades {
             let words = "it switches protocols although nobody asked".to_owned();
-            return Err(broken(judged, Failure::Response(words)));
+            return Err(judged.broken(Failure::Response(words)));
         }
         let head = incoming::switching(&response);
         let mut switched = exchange
             .switch(response)
             .await
-            .map_err(|failure| broken(judged, failure))?;
+            .map_err(|failure| judged.broken(failure))?;
         client.send(&head).await.map_err(|_| Stop::Gone)?;
         client.send(&switched.early).await.map_err(|_| Stop::Gone)?;
         relay::run(
@@ -287,27 +236,43 @@ impl<'p> Forwarder<'p> {
     }
 }
 
-fn broken(judged: &Judged, failure: Failure) -> Stop {
-    Stop::Broken(target_of(judged.permit.destination()), failure)
-}
+impl Judged {
+    fn outgoing(&self, head: &Head) -> (Request<RequestBody>, Option<Feed>) {
+        outgoing::request(head, &self.path, self.permit.destination())
+    }
 
-fn not_sent(error: &BodyError, judged: &Judged) -> Stop {
-    match error {
-        BodyError::Gone(_) => Stop::Gone,
-        BodyError::Chunks => {
-            let target = target_of(judged.permit.destination());
-            Stop::Refused(Refused {
-                target,
-                refusal: Refusal::Unclear(error.to_string()),
-            })
+    fn not_reached(&self, none: NoRoute) -> Stop {
+        match none {
+            NoRoute::Refused(refusal) => self.refused(refusal),
+            NoRoute::Over => Stop::Gone,
         }
     }
-}
 
-/// A connection may be closed the moment it is used again; what is safe to repeat goes out once
-/// more, on a new one (RFC 9110 §9.2.2).
-fn may_be_repeated(head: &Head) -> bool {
-    head.framing == Framing::Empty && head.method.is_idempotent()
+    fn not_sent(&self, error: &BodyError) -> Stop {
+        match error {
+            BodyError::Gone(_) => Stop::Gone,
+            BodyError::Chunks => self.refused(Refusal::Unclear(error.to_string())),
+        }
+    }
+
+    /// What was counted as let through fails now, unless the guard has become stricter.
+    fn failed_again(&self, refusal: Refusal) -> Stop {
+        match refusal {
+            Refusal::Failed(failure) => self.broken(failure),
+            Refusal::Denied(_) | Refusal::Unclear(_) | Refusal::Busy => self.refused(refusal),
+        }
+    }
+
+    fn broken(&self, failure: Failure) -> Stop {
+        Stop::Broken(target_of(self.permit.destination()), failure)
+    }
+
+    fn refused(&self, refusal: Refusal) -> Stop {
+        Stop::Refused(Refused {
+            target: target_of(self.permit.destination()),
+            refusal,
+        })
+    }
 }
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";

@@ -28,6 +28,7 @@ mod refusal;
 mod relay;
 mod reporter;
 mod resolve;
+mod route;
 mod server;
 mod settings;
 mod spoken;

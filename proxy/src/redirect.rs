@@ -17,6 +17,7 @@ use crate::{
     proxy::{Proxy, by_address, other_kind, require},
     refusal::Refused,
     relay,
+    route::Route,
     spoken::Spoken,
     tunnel,
 };
@@ -43,7 +44,7 @@ pub(crate) async fn serve(mut client: Client, dialled: SocketAddr, proxy: &Proxy
     let permit = match client.spoken(patience).await {
         Some(Spoken::Http) => {
             let unnamed = target_of(&by_address(dialled));
-            Forwarder::dialling(proxy, unnamed)
+            Forwarder::new(proxy, Route::to_origins(proxy), unnamed)
                 .serve(&mut client, |head| judge(head, dialled, proxy))
                 .await;
             return client.finish().await;

@@ -18,6 +18,7 @@ use crate::{
     proxy::{Proxy, other_kind, require},
     refusal::Refused,
     relay,
+    route::Route,
     spoken::Spoken,
 };
 
@@ -48,7 +49,7 @@ pub(crate) async fn run(
             {
                 requests(
                     client,
-                    Forwarder::tunnelling(proxy, exchange, target),
+                    Forwarder::new(proxy, Route::through(proxy, exchange), target),
                     permit,
                 )
                 .await;
