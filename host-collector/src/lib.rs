@@ -1,8 +1,13 @@
 //! The host's side of sandboxed runs: launches them, collects their reports, keeps the session log.
 
 pub mod channel;
+pub mod cli;
+pub mod engine;
 pub mod environment;
 pub mod log;
+pub mod run;
 pub mod run_dir;
 pub mod run_id;
 pub mod session;
+pub mod tools;
+pub mod view;

@@ -1,2 +1,60 @@
-//! (being written)
-fn main() {}
+//! The host's command: a list of verbs, and the one place that turns an outcome into an exit code.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use host_collector::{
+    cli::{Cli, Verb},
+    environment::Environment,
+    run::{self, RunError, say},
+    view::{self, ViewError},
+};
+
+fn main() -> ExitCode {
+    let environment = Environment::of_process();
+    let verb = match Cli::try_parse() {
+        Ok(cli) => cli.verb,
+        Err(help) => {
+            // There is nobody left to tell if this cannot be told.
+            let _ = help.print();
+            return if help.use_stderr() {
+                ExitCode::from(USAGE)
+            } else {
+                ExitCode::SUCCESS
+            };
+        }
+    };
+    let outcome = match verb {
+        Verb::Run(args) => run::to_its_end(*args, &environment)
+            .map_err(|error| (of_run(&error), error.to_string())),
+        Verb::List(args) => view::list(&args, &environment)
+            .map(|()| 0)
+            .map_err(|error| (of_view(&error), error.to_string())),
+        Verb::Show(args) => view::show(&args, &environment)
+            .map(|()| 0)
+            .map_err(|error| (of_view(&error), error.to_string())),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err((code, line)) => {
+            say(&line);
+            ExitCode::from(code)
+        }
+    }
+}
+
+const fn of_run(error: &RunError) -> u8 {
+    match error {
+        RunError::Config(_) => 78,
+        RunError::SetUp(_) => 125,
+    }
+}
+
+const fn of_view(error: &ViewError) -> u8 {
+    match error {
+        ViewError::Nowhere | ViewError::NoRun(_) | ViewError::Ambiguous { .. } => USAGE,
+        ViewError::Output(_) => 1,
+    }
+}
+
+const USAGE: u8 = 2;

@@ -1,0 +1,251 @@
+//! The command line: every verb with its options, and the help that goes with them.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::engine::EngineKind;
+
+/// Launches sandboxed runs and keeps a record of what they reached and what they were refused.
+#[derive(Debug, Parser)]
+#[command(name = "host-collector", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Launch a container, collect its reports, append a line to the session log
+    Run(Box<RunArgs>),
+    /// List past runs, newest first
+    List(ListArgs),
+    /// Show one run, and what its record does not cover
+    Show(ShowArgs),
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with the command's code; 78 for a mistake in the configuration, 125 when \
+    the run could not be set up, 126 or 127 when the command could not be started."
+)]
+pub struct RunArgs {
+    /// What the run may reach
+    #[arg(long, value_enum, default_value_t = NetworkMode::Allowlist)]
+    pub network: NetworkMode,
+    /// Destinations to allow: entries separated by commas, @tool:pip, @tool:npm, or @FILE where
+    /// FILE has a `/` or a `.` in it
+    #[arg(long, value_name = "LIST|@FILE")]
+    pub allow: Vec<String>,
+    /// Who decides: the proxy by host name, or nftables by address
+    #[arg(long, value_enum, default_value_t = Enforce::Name)]
+    pub enforce: Enforce,
+    /// What to do when the container cannot report
+    #[arg(long, value_enum, default_value_t = ReportMode::Required)]
+    pub report: ReportMode,
+    /// Directory to mount at /workspace
+    #[arg(long, value_name = "DIR")]
+    pub workspace: Option<PathBuf>,
+    /// Working directory in the container [default: /workspace if there is one]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// Variable to hand on; its value is never recorded
+    #[arg(long, value_name = "NAME")]
+    pub env: Vec<String>,
+    /// Give the container the host's CA bundle, or the one at PATH
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
+    pub host_ca: Option<Option<PathBuf>>,
+    /// Who the guest is: a name of the image, UID or UID:GID [default: you, unless you are root]
+    #[arg(long, value_name = "USER")]
+    pub user: Option<String>,
+    /// Keep standard input open
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give the container a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// Publish a port, as the engine takes it
+    #[arg(long, value_name = "[[IP:]HOST:]PORT[/PROTO]")]
+    pub publish: Vec<String>,
+    /// Name of the container
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The agent that the run is for; recorded
+    #[arg(long)]
+    pub agent: Option<String>,
+    /// The branch that the workspace is on; recorded
+    #[arg(long)]
+    pub branch: Option<String>,
+    /// Container engine [default: the first that answers]
+    #[arg(long, value_enum)]
+    pub engine: Option<EngineKind>,
+    /// OCI runtime, of those that the engine knows
+    #[arg(long)]
+    pub runtime: Option<String>,
+    /// An argument for the engine's `run`; repeat it for an option and its value
+    #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
+    pub engine_arg: Vec<String>,
+    /// Where the session log is kept
+    #[command(flatten)]
+    pub audit: AuditArgs,
+    /// Image to run
+    pub image: String,
+    /// Command and its arguments [default: the image's]
+    #[arg(last = true)]
+    pub command: Vec<String>,
+}
+
+/// Options of `list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// How many runs
+    #[arg(short = 'n', long, default_value_t = 50)]
+    pub limit: usize,
+    /// Print the recorded lines as they are, one a line
+    #[arg(long)]
+    pub json: bool,
+    /// Where the session log is kept
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+/// Options of `show`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// The run: the beginning of its name, or `last`
+    pub run: String,
+    /// Print the record and what it does not cover as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the session log is kept
+    #[command(flatten)]
+    pub audit: AuditArgs,
+}
+
+/// Where the session log is.
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Directory of the session log [default: `$SANDBOX_AUDIT_DIR`, or `~/.config/sandbox/audit`]
+    #[arg(long, value_name = "DIR")]
+    pub audit_dir: Option<PathBuf>,
+}
+
+/// What a run may reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NetworkMode {
+    /// The destinations of --allow, and nothing else.
+    Allowlist,
+    /// Whatever the engine's default network reaches.
+    Default,
+    /// Nothing.
+    None,
+}
+
+impl NetworkMode {
+    /// The word in the log.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowlist => "allowlist",
+            Self::Default => "default",
+            Self::None => "none",
+        }
+    }
+}
+
+/// Who decides under an allowlist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Enforce {
+    /// The proxy, by host name.
+    Name,
+    /// nftables alone, by address: not available yet.
+    Address,
+}
+
+/// What to do when the container cannot report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportMode {
+    /// Do not start the guest.
+    Required,
+    /// Start it, and say in the record that nobody reported.
+    BestEffort,
+}
+
+impl ReportMode {
+    /// The word for the entrypoint.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Required => "required",
+            Self::BestEffort => "best-effort",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn run(arguments: &[&str]) -> Result<Box<RunArgs>, clap::Error> {
+        match Cli::try_parse_from(["host-collector", "run"].iter().chain(arguments))?.verb {
+            Verb::Run(args) => Ok(args),
+            other @ (Verb::List(_) | Verb::Show(_)) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_run_is_an_allowlist_that_must_be_reported_unless_told_otherwise() {
+        let args = run(&["img", "--", "sh", "-c", "x"]).unwrap();
+        assert_eq!(
+            (args.network, args.report),
+            (NetworkMode::Allowlist, ReportMode::Required)
+        );
+        assert_eq!((args.image.as_str(), args.command.len()), ("img", 3));
+    }
+
+    #[test]
+    fn a_command_needs_the_dashes_before_it() {
+        assert!(run(&["img", "sh"]).is_err());
+    }
+
+    #[test]
+    fn the_bundle_s_path_cannot_swallow_the_image() {
+        assert_eq!(run(&["--host-ca", "img"]).unwrap().host_ca, Some(None));
+        assert_eq!(
+            run(&["--host-ca=/x", "img"]).unwrap().host_ca,
+            Some(Some("/x".into()))
+        );
+        assert_eq!(run(&["img"]).unwrap().host_ca, None);
+    }
+
+    #[test]
+    fn the_two_terminal_options_go_together() {
+        let args = run(&["-it", "img"]).unwrap();
+        assert!(args.interactive && args.tty);
+    }
+
+    #[test]
+    fn engine_arguments_may_start_with_dashes() {
+        let args = run(&[
+            "--engine-arg",
+            "--memory=1g",
+            "--engine-arg",
+            "-v",
+            "--engine-arg",
+            "/a:/b",
+            "img",
+        ])
+        .unwrap();
+        assert_eq!(args.engine_arg, ["--memory=1g", "-v", "/a:/b"]);
+    }
+}

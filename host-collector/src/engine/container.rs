@@ -1,0 +1,161 @@
+//! One container of an engine: how it fares, signals to it, its removal.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Engine, EngineError};
+
+/// A container that was created.
+#[derive(Debug, Clone)]
+pub struct Container<'a> {
+    engine: &'a Engine,
+    id: String,
+}
+
+/// What the engine says of a container.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct State {
+    state: Inner,
+    #[serde(default)]
+    networks: Option<Map<String, Value>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Inner {
+    running: bool,
+    #[serde(rename = "OOMKilled")]
+    oom_killed: bool,
+    exit_code: i32,
+    started_at: String,
+}
+
+impl State {
+    /// Whether it runs.
+    #[must_use]
+    pub const fn is_running(&self) -> bool {
+        self.state.running
+    }
+
+    /// Whether the kernel ran out of memory for it.
+    #[must_use]
+    pub const fn is_oom_killed(&self) -> bool {
+        self.state.oom_killed
+    }
+
+    /// Whether its first process was ever started. The engines write the year 1 where it was not.
+    #[must_use]
+    pub fn was_started(&self) -> bool {
+        !self.state.started_at.is_empty() && !self.state.started_at.starts_with("0001-")
+    }
+
+    /// The exit code of its first process, if that was started and has ended.
+    #[must_use]
+    pub fn exit_code(&self) -> Option<i32> {
+        (self.was_started() && !self.state.running).then_some(self.state.exit_code)
+    }
+
+    /// The network that it joined.
+    #[must_use]
+    pub fn network_name(&self) -> Option<&str> {
+        self.networks.as_ref()?.keys().next().map(String::as_str)
+    }
+}
+
+impl Engine {
+    /// The container with this id.
+    #[must_use]
+    pub fn container(&self, id: String) -> Container<'_> {
+        Container { engine: self, id }
+    }
+}
+
+impl Container<'_> {
+    /// Asks how it fares.
+    pub async fn state(&self) -> Result<State, EngineError> {
+        let verb = "container inspect";
+        let format = r#"{"state":{{json .State}},"networks":{{json .NetworkSettings.Networks}}}"#;
+        let answer = self
+            .engine
+            .ask(verb, ["container", "inspect", "--format", format, &self.id])
+            .await?;
+        serde_json::from_slice(&answer).map_err(|source| EngineError::Unreadable {
+            engine: self.engine.kind,
+            verb,
+            source,
+        })
+    }
+
+    /// Sends a signal to its first process.
+    pub async fn signal(&self, name: &str) -> Result<(), EngineError> {
+        self.engine
+            .ask("kill", ["kill", "--signal", name, &self.id])
+            .await
+            .map(drop)
+    }
+
+    /// Waits until it has ended, however long that takes.
+    pub async fn ended(&self) -> Result<(), EngineError> {
+        let mut wait = tokio::process::Command::new(&self.engine.program);
+        wait.args(["wait", &self.id])
+            .stdin(std::process::Stdio::null())
+            .kill_on_drop(true);
+        wait.output()
+            .await
+            .map(drop)
+            .map_err(|source| self.engine.spawn_error(source))
+    }
+
+    /// Removes it, running or not.
+    pub async fn remove(&self) -> Result<(), EngineError> {
+        self.engine
+            .ask("rm", ["rm", "--force", &self.id])
+            .await
+            .map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(json: &str) -> State {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn a_container_that_ran_has_a_code_and_a_network() {
+        let state = state(
+            r#"{"state":{"Status":"exited","Running":false,"OOMKilled":true,"ExitCode":3,"Error":"",
+                "StartedAt":"2026-11-29T16:44:43.3Z"},"networks":{"bridge":{"Links":null}}}"#,
+        );
+        assert_eq!(
+            (
+                state.exit_code(),
+                state.is_oom_killed(),
+                state.network_name()
+            ),
+            (Some(3), true, Some("bridge"))
+        );
+    }
+
+    #[test]
+    fn a_container_that_never_ran_has_no_code_whatever_the_engine_writes() {
+        for code in [0, 127] {
+            let state = state(&format!(
+                r#"{{"state":{{"ExitCode":{code},"StartedAt":"0001-01-01T00:00:00Z"}},"networks":null}}"#
+            ));
+            assert_eq!(
+                (state.was_started(), state.exit_code(), state.network_name()),
+                (false, None, None)
+            );
+        }
+    }
+
+    #[test]
+    fn a_running_container_has_no_code_yet() {
+        let state =
+            state(r#"{"state":{"Running":true,"ExitCode":0,"StartedAt":"2026-11-29T16:44:43Z"}}"#);
+        assert_eq!((state.is_running(), state.exit_code()), (true, None));
+    }
+}

@@ -1,0 +1,159 @@
+//! What an image would run by itself.
+
+use std::process::Stdio;
+
+use report::Printable;
+use serde::Deserialize;
+use tokio::process::Command;
+
+use super::{Engine, EngineError};
+
+/// The part of an image's configuration that decides what runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Image {
+    /// `ENTRYPOINT`.
+    #[serde(default)]
+    entrypoint: Option<Vec<String>>,
+    /// `CMD`.
+    #[serde(default)]
+    cmd: Option<Vec<String>>,
+}
+
+impl Image {
+    /// Whether its entrypoint is this project's, under any of its names.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        let first = self.entrypoint.iter().flatten().next();
+        first.is_some_and(|program| {
+            let name = program.rsplit('/').next();
+            name.is_some_and(|name| {
+                matches!(
+                    name,
+                    "sandbox-entrypoint" | "sandbox-init" | "sandbox-firewall"
+                )
+            })
+        })
+    }
+
+    /// The argv that the guest gets for a command, or for none: what the engine would have made of
+    /// it, were this project's entrypoint not in between.
+    #[must_use]
+    pub fn argv(&self, command: &[String]) -> Vec<String> {
+        let own = if self.is_ours() {
+            None
+        } else {
+            self.entrypoint.clone()
+        };
+        let given = if command.is_empty() {
+            self.cmd.clone().unwrap_or_default()
+        } else {
+            command.to_vec()
+        };
+        own.into_iter().flatten().chain(given).collect()
+    }
+}
+
+impl Engine {
+    /// Looks an image up, and pulls it if there is none. Progress goes to standard error.
+    pub async fn image(&self, name: &str) -> Result<Image, EngineError> {
+        if let Ok(image) = self.inspect_image(name).await {
+            return Ok(image);
+        }
+        let absent = || EngineError::NoImage {
+            engine: self.kind,
+            image: Printable::new(name),
+        };
+        let stderr = rustix::stdio::stderr()
+            .try_clone_to_owned()
+            .map_err(|_| absent())?;
+        let mut pull = Command::new(&self.program);
+        pull.args(["pull", "--", name])
+            .stdin(Stdio::null())
+            .stdout(stderr)
+            .kill_on_drop(true);
+        let pulled = pull
+            .status()
+            .await
+            .map_err(|source| self.spawn_error(source))?;
+        if pulled.success() {
+            self.inspect_image(name).await
+        } else {
+            Err(absent())
+        }
+    }
+
+    async fn inspect_image(&self, name: &str) -> Result<Image, EngineError> {
+        let verb = "image inspect";
+        let answer = self
+            .ask(
+                verb,
+                [
+                    "image",
+                    "inspect",
+                    "--format",
+                    "{{json .Config}}",
+                    "--",
+                    name,
+                ],
+            )
+            .await?;
+        serde_json::from_slice(&answer).map_err(|source| EngineError::Unreadable {
+            engine: self.kind,
+            verb,
+            source,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(json: &str) -> Image {
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn argv(json: &str, command: &[&str]) -> Vec<String> {
+        let command: Vec<String> = command.iter().map(|&word| word.into()).collect();
+        image(json).argv(&command)
+    }
+
+    #[test]
+    fn a_foreign_entrypoint_stays_in_front_and_ours_does_not() {
+        let foreign = r#"{"Entrypoint":["/init","-x"],"Cmd":["serve"]}"#;
+        let ours = r#"{"Entrypoint":["/usr/local/bin/sandbox-entrypoint"],"Cmd":["/bin/bash"]}"#;
+        for (json, command, expected) in [
+            (foreign, vec![], vec!["/init", "-x", "serve"]),
+            (foreign, vec!["a", "b"], vec!["/init", "-x", "a", "b"]),
+            (ours, vec![], vec!["/bin/bash"]),
+            (ours, vec!["a"], vec!["a"]),
+            (r#"{"Cmd":["sh"]}"#, vec![], vec!["sh"]),
+            (
+                r#"{"Entrypoint":null,"Cmd":null,"User":"x"}"#,
+                vec![],
+                vec![],
+            ),
+            ("{}", vec!["a"], vec!["a"]),
+        ] {
+            assert_eq!(argv(json, &command), expected, "{json} {command:?}");
+        }
+    }
+
+    #[test]
+    fn ours_is_known_by_its_program_under_any_of_its_names() {
+        for (program, ours) in [
+            ("/usr/local/bin/sandbox-init", true),
+            ("sandbox-firewall", true),
+            ("/usr/local/bin/sandbox-entrypoint.sh", false),
+            ("/bin/sh", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                image(&format!(r#"{{"Entrypoint":["{program}"]}}"#)).is_ours(),
+                ours,
+                "{program}"
+            );
+        }
+    }
+}

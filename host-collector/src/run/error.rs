@@ -1,0 +1,115 @@
+//! Why a run did not take place: one line that names the thing and the remedy.
+
+use std::{io, path::PathBuf};
+
+use report::Printable;
+
+use super::{
+    allow::AllowError, bundle::BundleError, identity::RootGuest, publish::PublishError,
+    variables::VariableError,
+};
+use crate::{
+    channel::ChannelError,
+    engine::{EngineError, EngineKind, RefusedArgument},
+    run_dir::RunDirError,
+};
+
+/// Why there was no run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// What was asked for makes no sense, or is not to be had.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It makes sense, and this host or this image cannot do it.
+    #[error(transparent)]
+    SetUp(#[from] SetUpError),
+}
+
+/// A mistake in what was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The allowlist.
+    #[error(transparent)]
+    Allow(#[from] AllowError),
+    /// A variable.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
+    /// The CA bundle.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// The user.
+    #[error(transparent)]
+    User(#[from] RootGuest),
+    /// A published port.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// An argument for the engine.
+    #[error(transparent)]
+    Argument(#[from] RefusedArgument),
+    /// A list that nobody would read.
+    #[error("--allow has no effect with --network {0}; leave one of them out")]
+    UnusedList(&'static str),
+    /// The workspace.
+    #[error("--workspace {path}: {source}; name a directory of this host")]
+    Workspace {
+        /// As it was named.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// An option of a later version.
+    #[error("--enforce address: not available yet; use --enforce name")]
+    Address,
+    /// A terminal that is none.
+    #[error("--tty: standard input is no terminal; leave --tty out")]
+    NoTerminal,
+    /// Nothing to run.
+    #[error("no command: image `{0}` names none; give one after `--`")]
+    NoCommand(Printable),
+}
+
+/// What stood in the way of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum SetUpError {
+    /// The engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// The run's directory.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// The report channel.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The system has no randomness to give.
+    #[error("cannot name the run: {0}")]
+    Randomness(#[from] getrandom::Error),
+    /// The system refused something to this process.
+    #[error("cannot watch the run: {0}")]
+    Runtime(#[from] io::Error),
+    /// The image has nothing that would enforce the list.
+    #[error(
+        "image `{image}` has no {entrypoint}, which enforces the allowlist; \
+         build it on the base image, or copy the programs into it (README.md says how)",
+        entrypoint = crate::engine::ENTRYPOINT
+    )]
+    NoEntrypoint {
+        /// As it was named.
+        image: Printable,
+    },
+    /// The engine could not start the container, and said why.
+    #[error("{0} did not start the container: its reason is above")]
+    NotStarted(EngineKind),
+    /// The container was not the one that was launched, or does not fit.
+    #[error("the container was turned away: {0}")]
+    TurnedAway(String),
+    /// The entrypoint ended early, and said nothing that would explain it.
+    #[error(
+        "the entrypoint of `{image}` ended with {code} before anything was enforced; the command was not started"
+    )]
+    Silent {
+        /// As it was named.
+        image: Printable,
+        /// Its exit code.
+        code: i32,
+    },
+}

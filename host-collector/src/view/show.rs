@@ -1,0 +1,367 @@
+//! `show`: all that is known of one run, and what is not.
+
+use std::{
+    collections::BTreeSet,
+    fmt::{self, Write as _},
+    io::{self, Write},
+};
+
+use jiff::{Timestamp, tz::TimeZone};
+use report::Printable;
+
+use super::{
+    ViewError,
+    ago::{ago, local, took},
+    coverage::blanks,
+    unless_gone,
+};
+use crate::{
+    cli::ShowArgs,
+    environment::Environment,
+    log::{Entries, Entry},
+    run::target,
+    session::{DeniedHost, ReachedHost, Session},
+};
+
+/// Prints one run.
+///
+/// # Errors
+/// When there is no such run, or more than one.
+pub fn show(args: &ShowArgs, environment: &Environment) -> Result<(), ViewError> {
+    let dir = args
+        .audit
+        .audit_dir
+        .clone()
+        .or_else(|| environment.audit_dir())
+        .ok_or(ViewError::Nowhere)?;
+    let entry = find(Entries::open(&dir), &args.run)?;
+    let text = if args.json {
+        let record = serde_json::json!({"run": entry.value, "not_covered": blanks(&entry.session)});
+        format!("{record}\n")
+    } else {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = describe(
+            &entry.session,
+            Timestamp::now(),
+            &TimeZone::system(),
+            &mut text,
+        );
+        text
+    };
+    let mut out = io::stdout().lock();
+    unless_gone(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// The newest line of the run whose name begins so, or of the last run.
+fn find(mut entries: impl Iterator<Item = Entry>, run: &str) -> Result<Entry, ViewError> {
+    let missing = || ViewError::NoRun(Printable::new(run));
+    if run == "last" {
+        return entries.next().ok_or_else(missing);
+    }
+    let mut found = None;
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        let Some(name) = entry
+            .session
+            .run_id
+            .clone()
+            .filter(|name| name.starts_with(run))
+        else {
+            continue;
+        };
+        names.insert(name);
+        found.get_or_insert(entry);
+    }
+    match names.len() {
+        0 | 1 => found.ok_or_else(missing),
+        count => Err(ViewError::Ambiguous {
+            run: Printable::new(run),
+            count,
+        }),
+    }
+}
+
+fn describe(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String) -> fmt::Result {
+    launch(session, now, zone, out)?;
+    network(session, out)?;
+    if let Some(evidence) = &session.evidence {
+        field(out, "details", evidence)?;
+    }
+    writeln!(out, "\nnot covered")?;
+    for blank in blanks(session) {
+        writeln!(out, "  {}: {}", blank.what, blank.why)?;
+    }
+    Ok(())
+}
+
+fn launch(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String) -> fmt::Result {
+    let launch = &session.launch;
+    field(
+        out,
+        "run",
+        session.run_id.as_deref().unwrap_or("without a name"),
+    )?;
+    field(
+        out,
+        "launched",
+        &format!(
+            "{} ({})",
+            local(&session.time, zone),
+            ago(&session.time, now)
+        ),
+    )?;
+    field(out, "ended", &ending(session))?;
+    field(out, "image", &launch.image)?;
+    // An argument at a time, so that none can pass for two.
+    field(
+        out,
+        "command",
+        &launch
+            .command
+            .iter()
+            .map(|word| quoted(word))
+            .collect::<Vec<_>>()
+            .join(" "),
+    )?;
+    for (name, value) in [
+        ("host", &session.host),
+        ("engine", &launch.engine),
+        ("runtime", &launch.runtime),
+        ("agent", &launch.agent),
+        ("branch", &launch.branch),
+        ("workspace", &launch.workspace),
+        ("workdir", &launch.workdir),
+    ] {
+        if let Some(value) = value {
+            field(out, name, value)?;
+        }
+    }
+    if let Some(names) = launch.env_names.as_ref().filter(|names| !names.is_empty()) {
+        field(out, "variables", &names.join(" "))?;
+    }
+    Ok(())
+}
+
+fn ending(session: &Session) -> String {
+    let how = match (session.signal, session.exit_code) {
+        (Some(signal), _) => format!("by signal {signal}"),
+        (None, Some(code)) => format!("with code {code}"),
+        (None, None) => "not known".into(),
+    };
+    session.duration_ms.map_or_else(
+        || how.clone(),
+        |duration| format!("{how}, after {}", took(duration)),
+    )
+}
+
+fn network(session: &Session, out: &mut String) -> fmt::Result {
+    let (launch, network) = (&session.launch, &session.network);
+    if let Some(mode) = &launch.network {
+        let by = network
+            .egress_enforcement
+            .and_then(|by| serde_json::to_value(by).ok());
+        let by = by
+            .as_ref()
+            .and_then(|by| by.as_str())
+            .map(|by| format!(", enforced by {by}"));
+        field(out, "network", &format!("{mode}{}", by.unwrap_or_default()))?;
+    }
+    if let Some(allow) = &launch.egress_allow {
+        field(
+            out,
+            "allowed",
+            &allow
+                .iter()
+                .map(|e| Printable::new(e).to_string())
+                .collect::<Vec<_>>()
+                .join(" "),
+        )?;
+    }
+    if let Some(policy) = &launch.egress_policy {
+        field(
+            out,
+            "policy",
+            &format!("{}, generation {}", policy.digest, policy.generation),
+        )?;
+    }
+    if let Some(channel) = &network.egress_channel {
+        let state = serde_json::to_value(channel.state).ok();
+        field(
+            out,
+            "account",
+            state
+                .as_ref()
+                .and_then(|state| state.as_str())
+                .unwrap_or("?"),
+        )?;
+    }
+    let attempts = |at_least: &str, count: u64| format!("{at_least}{count} attempts");
+    match (network.egress_denied, network.egress_denied_at_least) {
+        (Some(count), _) => field(out, "refused", &attempts("", count))?,
+        (None, Some(count)) => field(out, "refused", &attempts("at least ", count))?,
+        (None, None) => {}
+    }
+    for host in network.egress_denied_hosts.iter().flatten() {
+        writeln!(out, "{:12}{}", "", denied(host))?;
+    }
+    match (network.egress_allowed, network.egress_allowed_at_least) {
+        (Some(count), _) => field(out, "reached", &attempts("", count))?,
+        (None, Some(count)) => field(out, "reached", &attempts("at least ", count))?,
+        (None, None) => {}
+    }
+    for host in network.egress_hosts.iter().flatten() {
+        writeln!(out, "{:12}{}", "", reached(host))?;
+    }
+    Ok(())
+}
+
+fn denied(host: &DeniedHost) -> String {
+    let bound = if host.at_least { "at least " } else { "" };
+    let reason = Printable::new(&host.reason);
+    format!(
+        "{} {reason}, {bound}{} times, from {} to {} ms",
+        target(host),
+        host.count,
+        host.first_ms,
+        host.last_ms
+    )
+}
+
+fn reached(host: &ReachedHost) -> String {
+    let name = host
+        .host
+        .as_deref()
+        .or(host.address.as_deref())
+        .unwrap_or("several hosts");
+    let port = host
+        .port
+        .map_or_else(String::new, |port| format!(":{port}"));
+    let bound = if host.at_least { "at least " } else { "" };
+    format!(
+        "{}{port} {bound}{} connections, {} failed, {} bytes up, {} down",
+        Printable::new(name),
+        host.connections,
+        host.failures,
+        host.bytes_up,
+        host.bytes_down
+    )
+}
+
+fn field(out: &mut String, name: &str, value: &str) -> fmt::Result {
+    // Long values are lists of things that were escaped one by one.
+    let value = if value.len() > Printable::MAX {
+        value.replace(char::is_control, "?")
+    } else {
+        Printable::new(value).to_string()
+    };
+    writeln!(out, "{name:12}{value}")
+}
+
+/// As a shell would need it.
+fn quoted(word: &str) -> String {
+    let word = Printable::new(word).to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Launched;
+
+    fn entries(names: &[&str]) -> Vec<Entry> {
+        names
+            .iter()
+            .map(|name| {
+                let session = Session {
+                    run_id: Some((*name).into()),
+                    ..Session::default()
+                };
+                Entry {
+                    value: serde_json::to_value(&session).unwrap(),
+                    session,
+                }
+            })
+            .collect()
+    }
+
+    fn found(run: &str) -> Result<String, String> {
+        let entries = entries(&["abc1", "abd2", "abc1"]).into_iter();
+        find(entries, run)
+            .map(|entry| entry.session.run_id.unwrap())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_beginning_of_a_name_is_enough_if_it_is_one_run_s() {
+        assert_eq!(found("abc").unwrap(), "abc1");
+        assert_eq!(found("last").unwrap(), "abc1");
+        assert!(found("ab").unwrap_err().contains("2 runs"));
+        assert!(found("x\u{1b}").unwrap_err().contains("no run `x\\u{1b}`"));
+    }
+
+    #[test]
+    fn an_empty_log_has_no_last_run() {
+        assert!(find(Vec::new().into_iter(), "last").is_err());
+    }
+
+    #[test]
+    fn a_run_is_described_with_what_is_not_covered() {
+        let line = r#"{"time":"2026-01-10T12:00:00.000Z","run_id":"ab","image":"img","command":["sh","-c","a\nb 'c'"],
+            "exit_code":3,"duration_ms":2500,"network":"allowlist","egress_enforcement":"name","egress_allow":["a.example"],
+            "egress_channel":{"state":"interrupted","reason":"no bye"},"egress_denied_at_least":2,
+            "egress_denied_hosts":[{"host":"e.example","port":443,"proto":"tcp","reason":"not_allowed","count":2,"first_ms":1,"last_ms":9}],
+            "egress_hosts":[{"host":"a.example","port":443,"connections":1,"failures":0,"bytes_up":5,"bytes_down":6}]}"#;
+        let session: Session = serde_json::from_str(line).unwrap();
+        let mut text = String::new();
+        describe(
+            &session,
+            "2026-01-10T12:05:00Z".parse().unwrap(),
+            &TimeZone::UTC,
+            &mut text,
+        )
+        .unwrap();
+        for part in [
+            "launched    2026-01-10 12:00:00 UTC (5 min ago)\n",
+            "ended       with code 3, after 2.5 s\n",
+            "command     sh -c 'a\\u{a}b '\\''c'\\'''\n",
+            "network     allowlist, enforced by name\n",
+            "refused     at least 2 attempts\n            e.example:443 not_allowed, 2 times, from 1 to 9 ms\n",
+            "            a.example:443 1 connections, 0 failed, 5 bytes up, 6 down\n",
+            "not covered\n  network: the account broke off (no bye): its numbers are lower bounds\n",
+            "  processes: nobody observed them\n",
+        ] {
+            assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_the_log_acts_on_the_terminal() {
+        let nasty = "x\u{1b}[2J\n".repeat(100);
+        let launch = Launched {
+            image: nasty.clone(),
+            workspace: Some(nasty.clone()),
+            command: vec![nasty.clone()],
+            egress_allow: Some(vec![nasty; 9]),
+            ..Launched::default()
+        };
+        let mut text = String::new();
+        describe(
+            &Session {
+                launch,
+                ..Session::default()
+            },
+            Timestamp::UNIX_EPOCH,
+            &TimeZone::UTC,
+            &mut text,
+        )
+        .unwrap();
+        assert!(!text.contains('\u{1b}'), "{text}");
+        assert!(text.lines().all(|line| !line.starts_with('x')), "{text}");
+    }
+}
