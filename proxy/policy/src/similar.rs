@@ -8,12 +8,11 @@ use crate::entry::Effect;
 use crate::rule::{RuleId, Scope};
 use crate::rules::Rules;
 
-/// The names that some rule allows, by length.
+/// The names that some rule allows, by their length; `None` where there are too many of a length
+/// for any of them to be looked at.
 #[derive(Debug)]
 pub(crate) struct Similar {
-    candidates: Vec<Candidate>,
-    /// For each length, where the names of at least that length start.
-    starts: Vec<usize>,
+    by_length: Vec<Option<Vec<Candidate>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -25,30 +24,20 @@ struct Candidate {
 impl Similar {
     /// Groups the names of these rules; [`Similar::nearest`] is to be asked about the same ones.
     pub(crate) fn new(rules: &Rules) -> Self {
-        let mut named: Vec<(usize, Candidate)> = rules
-            .iter()
-            .filter(|(_, rule)| matches!(rule.scope, Scope::Exact(_)))
-            .map(|(id, _)| (id, rules.name(id)))
-            .filter(|(id, name)| first_allow(rules, name) == Some(*id))
-            .map(|(rule, name)| {
-                (
-                    name.len(),
-                    Candidate {
-                        letters: letters(name),
-                        rule,
-                    },
-                )
-            })
-            .collect();
-        named.sort_unstable_by_key(|(length, candidate)| (*length, candidate.rule));
-        let longest = named.last().map_or(0, |(length, _)| *length);
-        let starts = (0..=longest)
-            .map(|length| named.partition_point(|(other, _)| *other < length))
-            .collect();
-        Self {
-            candidates: named.into_iter().map(|(_, candidate)| candidate).collect(),
-            starts,
+        let mut by_length = Vec::new();
+        for (rule, packed) in rules.iter() {
+            let Scope::Exact(length) = packed.scope else {
+                continue;
+            };
+            let length = usize::from(length);
+            if by_length.len() <= length {
+                by_length.resize_with(length + 1, || Some(Vec::new()));
+            }
+            if let Some(group) = by_length.get_mut(length) {
+                add(group, rules, rule);
+            }
         }
+        Self { by_length }
     }
 
     /// The rule whose name is nearest to `name`, if that is one or two edits away and no other is as
@@ -60,7 +49,7 @@ impl Similar {
         let mut compared = 0;
         let mut nearest = None;
         let mut farthest = FARTHEST + 1;
-        for candidate in self.near_length(name.len()).iter().filter(alike) {
+        for candidate in self.near_length(name.len())?.filter(alike) {
             compared += 1;
             if compared > MOST_COMPARED {
                 return None;
@@ -78,20 +67,35 @@ impl Similar {
         nearest
     }
 
-    /// The names whose length does not rule them out; none if there are too many.
-    fn near_length(&self, length: usize) -> &[Candidate] {
-        let start = |length: usize| {
-            self.starts
-                .get(length)
-                .copied()
-                .unwrap_or(self.candidates.len())
-        };
+    /// The names whose length does not rule them out; `None` if there are too many.
+    fn near_length(&self, length: usize) -> Option<impl Iterator<Item = &Candidate>> {
         let reach = FARTHEST as usize;
-        let window = start(length.saturating_sub(reach))..start(length + reach + 1);
-        if window.len() > MOST_SCANNED {
-            return &[];
+        let groups = self
+            .by_length
+            .iter()
+            .take(length + reach + 1)
+            .skip(length.saturating_sub(reach));
+        let mut count = 0;
+        for group in groups.clone() {
+            count += group.as_ref()?.len();
         }
-        self.candidates.get(window).unwrap_or_default()
+        (count <= MOST_SCANNED).then(|| groups.flatten().flatten())
+    }
+}
+
+/// Adds the rule to the names of its length, unless another one stands for its name already.
+fn add(group: &mut Option<Vec<Candidate>>, rules: &Rules, rule: RuleId) {
+    let Some(names) = group else { return };
+    let name = rules.name(rule);
+    if first_allow(rules, name) != Some(rule) {
+        return;
+    }
+    names.push(Candidate {
+        letters: letters(name),
+        rule,
+    });
+    if names.len() > MOST_SCANNED {
+        *group = None;
     }
 }
 
