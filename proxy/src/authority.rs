@@ -249,3 +249,259 @@ fn mismatch(named: Target, permitted: &Destination) -> Refused {
 
 const HTTP_PORT: u16 = 80;
 const BAD_AUTHORITY: &str = "a host is a name or an address, and a port from 1 to 65535 may follow";
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn head(raw: &str) -> Head {
+        Head::parse(raw.as_bytes())
+            .unwrap()
+            .expect("a whole head")
+            .0
+    }
+
+    fn reason(refused: &Refused) -> DenyReason {
+        refused.refusal.reason().expect("a denial")
+    }
+
+    fn connect(target: &str) -> Result<String, DenyReason> {
+        let head = head(&format!("CONNECT {target} HTTP/1.1\r\n\r\n"));
+        of_connect(&head)
+            .map(|destination| destination.to_string())
+            .map_err(|refused| reason(&refused))
+    }
+
+    fn absolute_form(target: &str, host: &str) -> Result<(String, String), DenyReason> {
+        let asked = of_absolute(&head(&format!("GET {target} HTTP/1.1\r\n{host}\r\n")));
+        asked
+            .map(|asked| (asked.destination.to_string(), asked.path.to_string()))
+            .map_err(|refused| reason(&refused))
+    }
+
+    fn origin_form(target: &str, host: &str) -> Result<Option<String>, DenyReason> {
+        let named = of_origin(&head(&format!("GET {target} HTTP/1.1\r\n{host}\r\n")), 80);
+        named
+            .map(|(named, _)| named.map(|named| named.to_string()))
+            .map_err(|refused| reason(&refused))
+    }
+
+    #[test]
+    fn a_connect_names_a_host_and_a_port() {
+        assert_eq!(connect("A.Example.:443"), Ok("a.example:443".to_owned()));
+        assert_eq!(connect("192.0.2.1:22"), Ok("192.0.2.1:22".to_owned()));
+        assert_eq!(
+            connect("[2001:db8::1]:22"),
+            Ok("[2001:db8::1]:22".to_owned())
+        );
+        assert_eq!(
+            connect("[::ffff:192.0.2.1]:22"),
+            Ok("192.0.2.1:22".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_connect_that_names_anything_else_is_malformed() {
+        for target in [
+            "a.example",
+            "a.example:",
+            "a.example:0",
+            "a.example:65536",
+            "a.example:+1",
+            "a.example:443:443",
+            ":443",
+            "[::1]",
+            "[::1:443",
+            "::1:443",
+            "[a.example]:443",
+            "a@b.example:443",
+            "0x7f.1:80",
+            "2130706433:80",
+            "a..example:443",
+            "/",
+            "*",
+        ] {
+            assert_eq!(connect(target), Err(DenyReason::Malformed), "{target}");
+        }
+    }
+
+    #[test]
+    fn an_absolute_target_names_host_port_and_path() {
+        for (target, host, destination, path) in [
+            ("http://a.example", "a.example", "a.example:80", "/"),
+            (
+                "http://a.example/x?y=z",
+                "a.example",
+                "a.example:80",
+                "/x?y=z",
+            ),
+            ("http://a.example?y", "a.example", "a.example:80", "/?y"),
+            ("HTTP://A.example:80/", "a.EXAMPLE.", "a.example:80", "/"),
+            (
+                "http://a.example:8080/",
+                "a.example:8080",
+                "a.example:8080",
+                "/",
+            ),
+            (
+                "http://[2001:db8::1]/",
+                "[2001:db8::1]:80",
+                "[2001:db8::1]:80",
+                "/",
+            ),
+        ] {
+            let asked = absolute_form(target, &format!("Host: {host}\r\n"));
+            assert_eq!(
+                asked,
+                Ok((destination.to_owned(), path.to_owned())),
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
+    fn host_may_not_name_another_than_the_target() {
+        for host in ["b.example", "a.example:8080", "192.0.2.1"] {
+            let asked = absolute_form("http://a.example/", &format!("Host: {host}\r\n"));
+            assert_eq!(asked, Err(DenyReason::NameMismatch), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_none_does_not_count_as_absent() {
+        for host in [
+            "",
+            "a b",
+            "a.example,b.example",
+            "a.example:x",
+            "http://a.example",
+            "\u{e9}",
+        ] {
+            let asked = absolute_form("http://a.example/", &format!("Host: {host}\r\n"));
+            assert_eq!(asked, Err(DenyReason::Malformed), "{host:?}");
+            assert_eq!(
+                origin_form("/", &format!("Host: {host}\r\n")),
+                Err(DenyReason::Malformed),
+                "{host:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_an_old_client_may_leave_host_out() {
+        assert_eq!(
+            absolute_form("http://a.example/", ""),
+            Err(DenyReason::Malformed)
+        );
+        assert!(of_absolute(&head("GET http://a.example/ HTTP/1.0\r\n\r\n")).is_ok());
+    }
+
+    #[test]
+    fn a_scheme_other_than_http_is_told_to_use_connect() {
+        for target in ["https://a.example/", "ftp://a.example/", "ws://a.example/"] {
+            let refused = of_absolute(&head(&format!(
+                "GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n"
+            )));
+            let Err(Refused {
+                target: named,
+                refusal: Refusal::Unclear(words),
+            }) = refused
+            else {
+                panic!("{target}: {refused:?}")
+            };
+            assert!(words.contains("CONNECT"), "{words}");
+            assert_eq!(named.host.unwrap().as_str(), "a.example");
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_for_a_proxy_is_malformed() {
+        for target in [
+            "/",
+            "*",
+            "a.example",
+            "http://",
+            "http:///",
+            "http://a.example/#x",
+            "http://u@a.example/",
+        ] {
+            assert_eq!(
+                absolute_form(target, "Host: a.example\r\n"),
+                Err(DenyReason::Malformed),
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_request_to_an_origin_is_for_its_host_on_the_port_it_came_to() {
+        assert_eq!(
+            origin_form("/x", "Host: a.example\r\n"),
+            Ok(Some("a.example:80".to_owned()))
+        );
+        assert_eq!(
+            origin_form("*", "Host: a.example:81\r\n"),
+            Ok(Some("a.example:81".to_owned()))
+        );
+        assert_eq!(origin_form("/x", ""), Ok(None));
+        assert_eq!(
+            origin_form("http://a.example/", ""),
+            Ok(Some("a.example:80".to_owned()))
+        );
+    }
+
+    #[test]
+    fn a_request_to_an_origin_with_two_names_is_refused() {
+        let asked = origin_form("http://a.example/", "Host: b.example\r\n");
+        assert_eq!(asked, Err(DenyReason::NameMismatch));
+        assert_eq!(
+            origin_form("a.example:443", "Host: a.example\r\n"),
+            Err(DenyReason::Malformed)
+        );
+    }
+
+    #[test]
+    fn a_request_in_a_tunnel_is_for_its_host_and_no_other() {
+        let opened = Destination::parse("a.example", 8080).unwrap();
+        for (host, refused) in [
+            ("Host: a.example\r\n", None),
+            ("Host: A.example:8080\r\n", None),
+            ("Host: a.example:80\r\n", Some(DenyReason::NameMismatch)),
+            ("Host: b.example\r\n", Some(DenyReason::NameMismatch)),
+            ("", Some(DenyReason::NoName)),
+        ] {
+            let path = within_tunnel(&head(&format!("GET / HTTP/1.1\r\n{host}\r\n")), &opened);
+            assert_eq!(
+                path.err().map(|refused| reason(&refused)),
+                refused,
+                "{host:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_report_has_the_name_as_it_was_asked_for() {
+        assert_eq!(
+            target("A.Example", Some(1)).host.unwrap().as_str(),
+            "a.example"
+        );
+        assert_eq!(target("0x7f.1", Some(1)).host.unwrap().as_str(), "0x7f.1");
+        assert_eq!(target("[::1]", None).address, Some("::1".parse().unwrap()));
+    }
+
+    fn read(authority: &str) -> Option<Destination> {
+        let (host, port) = split(authority)?;
+        destination(host, port?).ok()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_asked_for_is_refused_or_has_one_spelling(authority in "[ -~]{0,30}(:[0-9]{1,5})?") {
+            if let Some(destination) = read(&authority) {
+                prop_assert_eq!(read(&destination.to_string()), Some(destination));
+            }
+        }
+    }
+}

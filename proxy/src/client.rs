@@ -152,22 +152,24 @@ const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 256 * 1024;
 
 #[cfg(test)]
-mod tests {
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    async fn pair() -> (Client, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+impl Client {
+    /// A client, and the guest's end of its connection.
+    pub(crate) async fn pair() -> (Self, TcpStream) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         let (guest, accepted) = tokio::join!(socket.connect(address), listener.accept());
-        (Client::new(accepted.unwrap().0), guest.unwrap())
+        (Self::new(accepted.unwrap().0), guest.unwrap())
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[tokio::test]
     async fn a_head_leaves_what_follows_it_pending() {
-        let (mut client, mut guest) = pair().await;
+        let (mut client, mut guest) = Client::pair().await;
         guest
             .write_all(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n\x16\x03\x01")
             .await
@@ -182,7 +184,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_head_may_come_byte_by_byte() {
-        let (mut client, mut guest) = pair().await;
+        let (mut client, mut guest) = Client::pair().await;
         let sending = async {
             for byte in b"GET http://a.example/ HTTP/1.1\r\nHost: a.example\r\n\r\n" {
                 guest.write_all(&[*byte]).await.unwrap();
@@ -195,11 +197,11 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_between_requests_is_no_error_and_one_within_is() {
-        let (mut client, guest) = pair().await;
+        let (mut client, guest) = Client::pair().await;
         drop(guest);
         assert!(client.head(SPEAK_FIRST).await.unwrap().is_none());
 
-        let (mut client, mut guest) = pair().await;
+        let (mut client, mut guest) = Client::pair().await;
         guest.write_all(b"GET / HT").await.unwrap();
         drop(guest);
         assert!(matches!(client.head(SPEAK_FIRST).await, Err(Unheard::Gone)));
@@ -207,7 +209,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_does_not_speak_is_not_waited_for_for_ever() {
-        let (mut client, _guest) = pair().await;
+        let (mut client, _guest) = Client::pair().await;
         let began = Instant::now();
         assert_eq!(client.spoken(SPEAK_FIRST).await, None);
         assert!(began.elapsed() >= SPEAK_FIRST, "{:?}", began.elapsed());
@@ -215,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_is_read_although_the_client_had_sent_more() {
-        let (mut client, mut guest) = pair().await;
+        let (mut client, mut guest) = Client::pair().await;
         guest.write_all(&vec![b'x'; 100_000]).await.unwrap();
         client.send(b"refused").await.unwrap();
         let mut answer = Vec::new();
@@ -226,5 +228,55 @@ mod tests {
         let (read, ()) = tokio::join!(reading, client.finish());
         read.unwrap();
         assert_eq!(answer, b"refused");
+    }
+
+    #[tokio::test]
+    async fn an_aborted_connection_is_reset_and_not_ended() {
+        let (mut client, mut guest) = Client::pair().await;
+        client.send(b"part").await.unwrap();
+        client.abort();
+        client.finish().await;
+        let mut got = Vec::new();
+        let error = guest.read_to_end(&mut got).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn what_is_spoken_is_told_without_taking_it_off_the_stream() {
+        let (mut client, mut guest) = Client::pair().await;
+        guest.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        assert_eq!(client.spoken(SPEAK_FIRST).await, Some(Spoken::Http));
+        assert_eq!(&client.pending[..], b"GET / HTTP/1.1\r\n");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_ends_in_its_first_line_spoke_something_else() {
+        let (mut client, mut guest) = Client::pair().await;
+        guest.write_all(b"GET ").await.unwrap();
+        guest.shutdown().await.unwrap();
+        assert_eq!(client.spoken(SPEAK_FIRST).await, Some(Spoken::Other));
+    }
+
+    #[tokio::test]
+    async fn a_bad_head_is_told_from_a_client_that_is_gone() {
+        let (mut client, mut guest) = Client::pair().await;
+        guest.write_all(b"\x05\x01\x00").await.unwrap();
+        let error = client.head(SPEAK_FIRST).await.unwrap_err();
+        assert!(
+            matches!(error, Unheard::Head(HeadError::Syntax(_))),
+            "{error}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_was_begun_must_be_ended() {
+        let (mut client, mut guest) = Client::pair().await;
+        guest.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+        let began = Instant::now();
+        assert!(matches!(
+            client.head(BETWEEN_REQUESTS).await,
+            Err(Unheard::Gone)
+        ));
+        assert_eq!(began.elapsed().as_secs(), SPEAK_FIRST.as_secs());
     }
 }

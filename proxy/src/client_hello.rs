@@ -92,17 +92,17 @@ impl From<Error> for HelloError {
 const MAX_HELLO: usize = 64 * 1024;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod samples {
+    //! What real clients say first, as rustls makes it.
+
     use std::sync::Arc;
 
-    use rustls::{
-        ClientConfig, ClientConnection, RootCertStore,
-        pki_types::{IpAddr, ServerName as Name},
-    };
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, pki_types::ServerName as Name};
 
-    use super::*;
-
-    fn hello_for(name: Name<'static>, change: impl FnOnce(&mut ClientConfig)) -> Vec<u8> {
+    pub(crate) fn hello_for(
+        name: Name<'static>,
+        change: impl FnOnce(&mut ClientConfig),
+    ) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -116,9 +116,25 @@ mod tests {
         bytes
     }
 
-    fn hello(name: &str) -> Vec<u8> {
+    pub(crate) fn hello(name: &str) -> Vec<u8> {
         hello_for(Name::try_from(name.to_owned()).unwrap(), |_| {})
     }
+
+    pub(crate) fn nameless_hello() -> Vec<u8> {
+        hello_for(Name::try_from("a.example").unwrap(), |config| {
+            config.enable_sni = false;
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::{IpAddr, ServerName as Name};
+
+    use super::{
+        samples::{hello, hello_for, nameless_hello},
+        *,
+    };
 
     fn read_whole(bytes: &[u8]) -> Result<Option<ServerName>, HelloError> {
         Assembly::default().feed(bytes)
@@ -190,12 +206,7 @@ mod tests {
     fn a_hello_without_a_name_is_told_from_one_with_a_bad_name() {
         let address = Name::IpAddress(IpAddr::try_from("192.0.2.1").unwrap());
         assert_eq!(read_whole(&hello_for(address, |_| {})), Ok(Some(None)));
-        assert_eq!(
-            read_whole(&hello_for(Name::try_from("a.example").unwrap(), |c| c
-                .enable_sni =
-                false)),
-            Ok(Some(None))
-        );
+        assert_eq!(read_whole(&nameless_hello()), Ok(Some(None)));
         for bytes in [b"a.\0xample", b"a example", b"a..xample"] {
             let read = read_whole(&with_name_bytes("a.example", bytes));
             assert_eq!(

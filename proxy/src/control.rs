@@ -266,3 +266,148 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 
 const READ_SIZE: usize = 64 * 1024;
 const MAX_LISTENERS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Read as _, thread};
+
+    use super::*;
+
+    fn link() -> (Link, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Link::new(ours), theirs)
+    }
+
+    fn descriptor() -> OwnedFd {
+        TcpListener::bind("127.0.0.1:0").unwrap().into()
+    }
+
+    fn listeners(kinds: &[Ingress], descriptors: Vec<OwnedFd>) -> Result<Vec<Listener>, LinkError> {
+        let (mut link, _pid1) = link();
+        link.descriptors = descriptors;
+        link.listeners(kinds)
+    }
+
+    #[test]
+    fn descriptors_are_taken_in_the_order_of_their_kinds() {
+        let both = [descriptor(), descriptor()];
+        let addresses = both.each_ref().map(|descriptor| {
+            TcpListener::from(descriptor.try_clone().unwrap())
+                .local_addr()
+                .unwrap()
+        });
+        let taken = listeners(&[Ingress::Redirect, Ingress::Explicit], both.into()).unwrap();
+        let taken: Vec<_> = taken
+            .iter()
+            .map(|(kind, socket)| (*kind, socket.local_addr().unwrap()))
+            .collect();
+        assert_eq!(
+            taken,
+            [
+                (Ingress::Redirect, addresses[0]),
+                (Ingress::Explicit, addresses[1])
+            ]
+        );
+    }
+
+    #[test]
+    fn as_many_descriptors_must_come_as_were_announced() {
+        for (kinds, carried) in [
+            (&[Ingress::Explicit, Ingress::Redirect][..], 1),
+            (&[Ingress::Explicit], 2),
+            (&[Ingress::Explicit], 0),
+            (&[], 0),
+        ] {
+            let descriptors = (0..carried).map(|_| descriptor()).collect();
+            let error = listeners(kinds, descriptors).unwrap_err();
+            assert!(
+                matches!(error, LinkError::Count { .. }),
+                "{kinds:?}, {carried}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_does_not_listen_is_refused_by_its_position() {
+        let connected =
+            std::net::TcpStream::connect(TcpListener::from(descriptor()).local_addr().unwrap());
+        let unix: OwnedFd = UnixStream::pair().unwrap().0.into();
+        let udp: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
+        for wrong in [unix, udp].into_iter().chain(connected.map(OwnedFd::from)) {
+            let both = [Ingress::Explicit, Ingress::Redirect];
+            let error = listeners(&both, vec![descriptor(), wrong]).unwrap_err();
+            assert!(
+                matches!(error, LinkError::NotListening { position: 2 }),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_message_may_come_in_pieces() {
+        let (mut link, mut pid1) = link();
+        let sender = thread::spawn(move || {
+            for piece in [&b"{\"type\":\"dr"[..], b"ain\"}", b"\n"] {
+                pid1.write_all(piece).unwrap();
+            }
+        });
+        assert_eq!(link.next("drain").unwrap(), ToProxy::Drain);
+        sender.join().unwrap();
+    }
+
+    #[test]
+    fn an_end_names_what_was_awaited() {
+        let (mut link, pid1) = link();
+        drop(pid1);
+        assert_eq!(
+            link.next("start").unwrap_err().to_string(),
+            "PID 1 closed the link before `start`"
+        );
+    }
+
+    #[test]
+    fn nonsense_is_no_message() {
+        for nonsense in [&b"\n"[..], b"{}\n", b"{\"type\":\"start\"}\n", b"\xff\n"] {
+            let (mut link, mut pid1) = link();
+            pid1.write_all(nonsense).unwrap();
+            assert!(
+                matches!(link.receive(), Err(LinkError::Frame(_))),
+                "{nonsense:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_with_its_causes_in_one_line() {
+        let (mut link, mut pid1) = link();
+        link.fail(&LinkError::Read(io::Error::other("a\nb")));
+        drop(link);
+        let mut told = String::new();
+        pid1.read_to_string(&mut told).unwrap();
+        assert_eq!(
+            told,
+            "{\"type\":\"failed\",\"detail\":\"cannot read from PID 1: a\\\\u{a}b\"}\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn orders_are_drained_or_gone() {
+        for (sent, order) in [
+            (&b"{\"type\":\"drain\"}\n"[..], Order::Drain),
+            (b"", Order::Gone),
+            (b"{\"type\":\"listeners\",\"kinds\":[]}\n", Order::Gone),
+            (b"nonsense\n", Order::Gone),
+        ] {
+            let (link, mut pid1) = link();
+            let (mut orders, _replies) = link.serve().unwrap();
+            pid1.write_all(sent).unwrap();
+            drop(pid1);
+            assert_eq!(
+                orders.next().await,
+                order,
+                "{}",
+                String::from_utf8_lossy(sent)
+            );
+        }
+    }
+}

@@ -177,3 +177,117 @@ impl AsyncWrite for Counted {
 
 /// The greatest response head, in bytes.
 const MAX_BUFFER: usize = 128 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, StatusCode};
+    use http_body_util::BodyExt as _;
+    use report::{RunClock, Target};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::{account::Account, client::Client, head::Framing};
+
+    fn origin() -> Destination {
+        Destination::parse("a.example", 80).unwrap()
+    }
+
+    fn get() -> Request<RequestBody> {
+        let mut request = Request::new(RequestBody::new(Framing::Empty).0);
+        *request.method_mut() = Method::GET;
+        request
+            .headers_mut()
+            .insert("host", "a.example".parse().unwrap());
+        request
+    }
+
+    /// An exchange, and the origin's end of it.
+    async fn opened() -> (Exchange, TcpStream) {
+        let (near, far) = Client::pair().await;
+        let flow = Arc::new(Account::new(RunClock::start())).flow(Target::default());
+        (
+            Exchange::open(far, origin(), flow).await.unwrap(),
+            near.stream,
+        )
+    }
+
+    async fn answer(far: &mut TcpStream, response: &str) -> String {
+        let mut request = vec![0; 1024];
+        let length = far.read(&mut request).await.unwrap();
+        far.write_all(response.as_bytes()).await.unwrap();
+        String::from_utf8_lossy(&request[..length]).into_owned()
+    }
+
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+    #[tokio::test]
+    async fn every_byte_in_either_direction_is_counted() {
+        let (mut exchange, mut far) = opened().await;
+        let (response, request) = tokio::join!(exchange.send(get()), answer(&mut far, OK));
+        let body = response
+            .unwrap()
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes();
+        assert_eq!(&body[..], b"ok");
+        assert_eq!(exchange.flow.moved(), (request.len() + OK.len()) as u64);
+    }
+
+    #[tokio::test]
+    async fn an_exchange_serves_its_own_origin_for_as_long_as_it_is_open() {
+        let (mut exchange, mut far) = opened().await;
+        assert!(exchange.serves(&origin()).await && !exchange.was_used());
+        assert!(
+            !exchange
+                .serves(&Destination::parse("a.example", 81).unwrap())
+                .await
+        );
+        let (response, _) = tokio::join!(exchange.send(get()), answer(&mut far, OK));
+        response.unwrap().into_body().collect().await.unwrap();
+        assert!(exchange.serves(&origin()).await && exchange.was_used());
+        drop(far);
+        while !exchange.sender.is_closed() {
+            tokio::task::yield_now().await;
+        }
+        assert!(!exchange.serves(&origin()).await);
+    }
+
+    #[tokio::test]
+    async fn an_origin_that_does_not_speak_http_is_told_from_one_that_leaves() {
+        let (mut exchange, mut far) = opened().await;
+        let (response, _) =
+            tokio::join!(exchange.send(get()), answer(&mut far, "SSH-2.0-x\r\n\r\n"));
+        assert!(matches!(response, Err(Failure::Response(_))));
+        let (mut exchange, far) = opened().await;
+        drop(far);
+        assert!(matches!(
+            exchange.send(get()).await,
+            Err(Failure::Incomplete)
+        ));
+    }
+
+    #[tokio::test]
+    async fn a_switch_hands_out_the_stream_with_what_came_on_it() {
+        let (mut exchange, mut far) = opened().await;
+        let switch =
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nearly";
+        let (response, _) = tokio::join!(exchange.send(get()), answer(&mut far, switch));
+        let response = response.unwrap();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        let mut switched = exchange.switch(response).await.unwrap();
+        assert_eq!(&switched.early[..], b"early");
+        far.write_all(b"late").await.unwrap();
+        let mut late = [0; 4];
+        switched.stream.read_exact(&mut late).await.unwrap();
+        assert_eq!(&late, b"late");
+    }
+
+    #[tokio::test]
+    async fn dropping_an_exchange_ends_its_connection() {
+        let (exchange, mut far) = opened().await;
+        drop(exchange);
+        assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+    }
+}

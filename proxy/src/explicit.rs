@@ -79,3 +79,100 @@ async fn establish(client: &mut Client, permit: &Permit, upstream: TcpStream, pr
 }
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+#[cfg(test)]
+mod tests {
+    use policy::DenyReason;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// What a client that sends `request` gets, and what is counted.
+    async fn asked(list: &str, request: &str) -> (String, Vec<(String, DenyReason)>) {
+        let proxy = Proxy::allowing(list);
+        let (client, mut guest) = Client::pair().await;
+        let said = async {
+            guest.write_all(request.as_bytes()).await.unwrap();
+            let mut said = String::new();
+            guest.read_to_string(&mut said).await.unwrap();
+            drop(guest);
+            said
+        };
+        let (said, ()) = tokio::join!(said, serve(client, &proxy));
+        let denials = proxy.denials();
+        (said, denials)
+    }
+
+    #[tokio::test]
+    async fn a_connect_with_a_body_is_refused() {
+        let (said, denials) = asked(
+            "a.example",
+            "CONNECT a.example:443 HTTP/1.1\r\nContent-Length: 1\r\n\r\nx",
+        )
+        .await;
+        assert!(said.starts_with("HTTP/1.1 400 "), "{said}");
+        assert_eq!(denials, [("a.example".to_owned(), DenyReason::Malformed)]);
+    }
+
+    #[tokio::test]
+    async fn a_request_to_a_denied_name_is_refused_before_anything_is_resolved() {
+        let request =
+            "GET http://b.example/ HTTP/1.1\r\nHost: b.example\r\nConnection: close\r\n\r\n";
+        let (said, denials) = asked("a.example, !b.example", request).await;
+        assert!(
+            said.starts_with("HTTP/1.1 403 egress denied: denied_by_rule\r\n"),
+            "{said}"
+        );
+        assert_eq!(
+            denials,
+            [("b.example".to_owned(), DenyReason::DeniedByRule)]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_guarded_address_is_refused_and_not_dialled() {
+        let request = "CONNECT localhost:7 HTTP/1.1\r\n\r\n";
+        let (said, denials) = asked("localhost:7", request).await;
+        assert!(
+            said.starts_with("HTTP/1.1 403 egress denied: private_address\r\n"),
+            "{said}"
+        );
+        assert!(said.contains("error=destination_ip_prohibited"), "{said}");
+        assert_eq!(
+            denials,
+            [("localhost".to_owned(), DenyReason::PrivateAddress)]
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_not_http_is_answered_and_counted() {
+        let (said, denials) = asked("a.example", "\u{5}\u{1}\0").await;
+        assert!(
+            said.starts_with("HTTP/1.1 400 egress denied: malformed\r\n"),
+            "{said}"
+        );
+        assert_eq!(denials, [(String::new(), DenyReason::Malformed)]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_request_is_no_attempt() {
+        let proxy = Proxy::allowing("a.example");
+        let (client, guest) = Client::pair().await;
+        drop(guest);
+        serve(client, &proxy).await;
+        assert_eq!(proxy.denials(), []);
+    }
+
+    #[test]
+    fn an_open_tunnel_is_small() {
+        let proxy = Proxy::allowing("a.example");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let (client, _guest) = runtime.block_on(Client::pair());
+        let _within = runtime.enter();
+        let size = size_of_val(&serve(client, &proxy));
+        assert!(size < 4096, "the state of a connection takes {size} bytes");
+    }
+}

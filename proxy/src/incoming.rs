@@ -178,6 +178,13 @@ fn chunk(data: Bytes) -> impl Buf {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        pin::Pin,
+        task::{Context, Poll},
+    };
+
+    use http_body::Frame;
+
     use super::*;
 
     fn requester(raw: &str) -> Requester {
@@ -257,5 +264,89 @@ mod tests {
     fn only_an_expectation_that_is_known_is_waited_on() {
         assert!(requester("POST / HTTP/1.1\r\nExpect: 100-Continue\r\n\r\n").waits);
         assert!(!requester("POST / HTTP/1.1\r\nExpect: more\r\n\r\n").waits);
+    }
+
+    /// A body that comes in these pieces, and then ends or fails.
+    struct Pieces(Vec<Result<Frame<Bytes>, io::Error>>);
+
+    impl Body for Pieces {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+            Poll::Ready(self.0.pop())
+        }
+    }
+
+    fn data(piece: &'static str) -> Frame<Bytes> {
+        Frame::data(Bytes::from(piece))
+    }
+
+    /// What a client sees of a response whose body comes in `pieces`, and how sending it ended.
+    async fn seen(
+        request: &str,
+        pieces: Vec<Result<Frame<Bytes>, io::Error>>,
+    ) -> (String, io::Result<After>) {
+        let body = Pieces(pieces.into_iter().rev().collect());
+        let mut seen = Vec::new();
+        let end = send(&mut seen, Response::new(body), requester(request)).await;
+        (String::from_utf8(seen).unwrap(), end)
+    }
+
+    const NEW: &str = "GET / HTTP/1.1\r\n\r\n";
+    const OLD: &str = "GET / HTTP/1.0\r\n\r\n";
+
+    #[tokio::test]
+    async fn every_piece_is_a_chunk_and_none_is_taken_for_the_end() {
+        let (seen, end) = seen(
+            NEW,
+            vec![Ok(data("one")), Ok(data("")), Ok(data("two and more"))],
+        )
+        .await;
+        let chunks = "3\r\none\r\nc\r\ntwo and more\r\n0\r\n\r\n";
+        assert_eq!(
+            seen,
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}")
+        );
+        assert_eq!(end.unwrap(), After::Keep);
+    }
+
+    #[tokio::test]
+    async fn trailers_are_dropped() {
+        let trailers =
+            Frame::trailers(HeaderMap::from_iter([(header::ETAG, "x".parse().unwrap())]));
+        let (seen, _) = seen(NEW, vec![Ok(data("one")), Ok(trailers)]).await;
+        assert!(seen.ends_with("\r\n\r\n3\r\none\r\n0\r\n\r\n"), "{seen}");
+    }
+
+    #[tokio::test]
+    async fn a_body_for_an_old_client_ends_with_its_connection() {
+        let (seen, end) = seen(OLD, vec![Ok(data("one")), Ok(data("two"))]).await;
+        assert_eq!(seen, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nonetwo");
+        assert_eq!(end.unwrap(), After::Close);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_fails_is_an_error_and_has_no_last_chunk() {
+        for request in [NEW, OLD] {
+            let failure = Err(io::ErrorKind::ConnectionReset.into());
+            let (seen, end) = seen(request, vec![Ok(data("one")), failure]).await;
+            assert!(end.is_err() && !seen.contains("0\r\n\r\n"), "{seen}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_length_is_told_as_the_origin_told_it() {
+        let mut seen = Vec::new();
+        let response = Response::new(http_body_util::Full::new(Bytes::from("three")));
+        let after = send(&mut seen, response, requester(NEW)).await.unwrap();
+        assert_eq!(
+            String::from_utf8(seen).unwrap(),
+            "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nthree"
+        );
+        assert_eq!(after, After::Keep);
     }
 }

@@ -126,3 +126,172 @@ pub(crate) fn other_kind(permit: &Permit) -> Denial {
         ..Denial::new(reason)
     }
 }
+
+#[cfg(test)]
+impl Proxy {
+    /// A proxy with this allowlist, and no resolver.
+    pub(crate) fn allowing(list: &str) -> Self {
+        Self {
+            policy: Policy::parse(list).unwrap(),
+            resolver: Resolver::new(&[]).unwrap(),
+            upstream: None,
+            account: Arc::new(Account::new(report::RunClock::start())),
+            buffers: Buffers::default(),
+        }
+    }
+
+    /// What was refused so far, as `(target, reason)`.
+    pub(crate) fn denials(&self) -> Vec<(String, DenyReason)> {
+        let (mut ledger, _) = self.account.take();
+        let denied = std::iter::from_fn(|| ledger.pop_denied());
+        let shown = |target: &report::Target| {
+            let address = target.address.map(|address| address.to_string());
+            target
+                .host
+                .as_ref()
+                .map(ToString::to_string)
+                .or(address)
+                .unwrap_or_default()
+        };
+        let mut denials: Vec<_> = denied
+            .map(|denied| (shown(&denied.target), denied.reason))
+            .collect();
+        denials.sort();
+        denials
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIALLED: &str = "203.0.113.9:443";
+
+    fn redirected(list: &str, name: Option<&str>) -> Result<String, DenyReason> {
+        let name = name.map(|name| HostName::parse(name).unwrap());
+        let permit =
+            Proxy::allowing(list).decide_redirected(name.as_ref(), DIALLED.parse().unwrap());
+        permit
+            .map(|permit| permit.destination().to_string())
+            .map_err(|denial| denial.reason)
+    }
+
+    fn permit(list: &str, host: &str, port: u16) -> Permit {
+        Proxy::allowing(list)
+            .decide(&Destination::parse(host, port).unwrap())
+            .unwrap()
+    }
+
+    #[test]
+    fn a_name_that_is_allowed_is_where_it_goes_whatever_was_dialled() {
+        assert_eq!(
+            redirected("a.example", Some("a.example")),
+            Ok("a.example:443".to_owned())
+        );
+        let both = "a.example, 203.0.113.0/24";
+        assert_eq!(
+            redirected(both, Some("a.example")),
+            Ok("a.example:443".to_owned())
+        );
+    }
+
+    #[test]
+    fn a_name_that_is_not_allowed_keeps_its_reason() {
+        assert_eq!(
+            redirected("a.example", Some("b.example")),
+            Err(DenyReason::NotAllowed)
+        );
+        assert_eq!(
+            redirected("b.example:22", Some("b.example")),
+            Err(DenyReason::PortNotAllowed)
+        );
+    }
+
+    #[test]
+    fn an_address_rule_stands_in_for_a_name_that_is_not_allowed() {
+        let dialled = Ok(DIALLED.to_owned());
+        assert_eq!(redirected("203.0.113.0/24", Some("b.example")), dialled);
+        assert_eq!(redirected("203.0.113.0/24", None), dialled);
+    }
+
+    #[test]
+    fn a_deny_rule_for_the_name_or_the_address_is_final() {
+        let name = "203.0.113.0/24, !b.example";
+        assert_eq!(
+            redirected(name, Some("b.example")),
+            Err(DenyReason::DeniedByRule)
+        );
+        let address = "203.0.113.0/24, !203.0.113.9";
+        assert_eq!(
+            redirected(address, Some("b.example")),
+            Err(DenyReason::DeniedByRule)
+        );
+        assert_eq!(redirected(address, None), Err(DenyReason::DeniedByRule));
+    }
+
+    #[test]
+    fn a_stream_without_a_name_has_none() {
+        assert_eq!(redirected("a.example", None), Err(DenyReason::NoName));
+    }
+
+    #[test]
+    fn a_stream_of_another_kind_is_refused_with_what_would_allow_it() {
+        let tls = permit("a.example", "a.example", 443);
+        assert!(require(&tls, StreamKind::Tls).is_ok());
+        let denial = require(&tls, StreamKind::Http).unwrap_err();
+        assert_eq!(denial.reason, DenyReason::NotTls);
+        assert!(denial.hint.unwrap().contains("`a.example:443/tcp`"));
+        let http = permit("a.example", "a.example", 80);
+        assert_eq!(
+            require(&http, StreamKind::Tls).unwrap_err().reason,
+            DenyReason::NotHttp
+        );
+    }
+
+    #[test]
+    fn an_opaque_entry_lets_any_stream_through() {
+        let opaque = permit("a.example:22", "a.example", 22);
+        assert!(
+            require(&opaque, StreamKind::Tls).is_ok() && require(&opaque, StreamKind::Http).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_mapped_address_is_the_address_that_it_maps() {
+        let mapped = by_address("[::ffff:203.0.113.9]:443".parse().unwrap());
+        assert_eq!(mapped, by_address(DIALLED.parse().unwrap()));
+    }
+
+    #[tokio::test]
+    async fn a_failure_counts_as_let_through_and_failed() {
+        let proxy = Proxy::allowing("a.example");
+        let target = report::Target::default();
+        proxy.record(&Refused {
+            target,
+            refusal: Failure::ConnectionRefused.into(),
+        });
+        let allowed = proxy.account.take().0.pop_allowed().unwrap();
+        assert_eq!((allowed.connections, allowed.failures), (1, 1));
+        assert_eq!(proxy.denials(), []);
+    }
+
+    #[tokio::test]
+    async fn a_guarded_address_is_not_dialled() {
+        let proxy = Proxy::allowing("localhost:7");
+        let permit = proxy
+            .decide(&Destination::parse("localhost", 7).unwrap())
+            .unwrap();
+        let refusal = proxy.reach(&permit).await.unwrap_err();
+        assert_eq!(refusal.reason(), Some(DenyReason::PrivateAddress));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_no_resolver_knows_is_a_failure() {
+        let proxy = Proxy::allowing("a.example");
+        let permit = proxy
+            .decide(&Destination::parse("a.example", 443).unwrap())
+            .unwrap();
+        let refusal = proxy.reach(&permit).await.unwrap_err();
+        assert_eq!(refusal.reason(), None, "{refusal:?}");
+    }
+}

@@ -159,3 +159,168 @@ fn other_than(asked: &Destination, dialled: SocketAddr) -> Denial {
 
 /// How long a client is waited for where it need not speak first.
 const SERVER_MAY_SPEAK_FIRST: Duration = Duration::from_millis(300);
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::client_hello::samples::{hello, nameless_hello};
+
+    const DIALLED: &str = "203.0.113.9:443";
+
+    /// What a client that dialled [`DIALLED`] gets, and what is counted, when it sends `first`.
+    async fn redirected(list: &str, first: &[u8]) -> (Vec<u8>, Vec<(String, DenyReason)>) {
+        let proxy = Proxy::allowing(list);
+        let (client, mut guest) = Client::pair().await;
+        let said = async {
+            guest.write_all(first).await.unwrap();
+            guest.shutdown().await.unwrap();
+            let mut said = Vec::new();
+            guest.read_to_end(&mut said).await.unwrap();
+            said
+        };
+        let (said, ()) = tokio::join!(said, serve(client, DIALLED.parse().unwrap(), &proxy));
+        let denials = proxy.denials();
+        (said, denials)
+    }
+
+    async fn denied(list: &str, first: &[u8]) -> (String, DenyReason) {
+        let (_, mut denials) = redirected(list, first).await;
+        let denial = denials.pop().expect("a denial");
+        assert_eq!(denials, [], "one attempt is one denial");
+        denial
+    }
+
+    fn of(target: &str, reason: DenyReason) -> (String, DenyReason) {
+        (target.to_owned(), reason)
+    }
+
+    fn get(host: &str) -> Vec<u8> {
+        format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").into_bytes()
+    }
+
+    #[tokio::test]
+    async fn a_tls_name_is_decided_on_with_the_port_that_was_dialled() {
+        let list = "a.example:8443/tls";
+        assert_eq!(
+            denied(list, &hello("a.example")).await,
+            of("a.example", DenyReason::PortNotAllowed)
+        );
+        assert_eq!(
+            denied(list, &hello("b.example")).await,
+            of("b.example", DenyReason::NotAllowed)
+        );
+    }
+
+    #[tokio::test]
+    async fn tls_without_a_name_has_none() {
+        let (said, denials) = redirected("a.example", &nameless_hello()).await;
+        assert_eq!(said, [21, 3, 3, 0, 2, 2, 112]);
+        assert_eq!(denials, [of("203.0.113.9", DenyReason::NoName)]);
+    }
+
+    #[tokio::test]
+    async fn a_hello_that_is_cut_short_has_no_name() {
+        let cut = &hello("a.example")[..40];
+        assert_eq!(
+            denied("a.example", cut).await,
+            of("203.0.113.9", DenyReason::NoName)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_names_nothing_has_no_name() {
+        for first in [
+            &b"SSH-2.0-x\r\n"[..],
+            b"",
+            b"\0",
+            &[22, 3, 1, 0, 4, 2, 0, 0, 0],
+        ] {
+            let denial = denied("a.example", first).await;
+            assert_eq!(denial, of("203.0.113.9", DenyReason::NoName), "{first:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_denied_address_is_denied_whatever_is_said() {
+        let list = "a.example, !203.0.113.0/24";
+        for first in [&nameless_hello()[..], b"SSH-2.0-x\r\n"] {
+            assert_eq!(
+                denied(list, first).await,
+                of("203.0.113.9", DenyReason::DeniedByRule)
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn tls_to_an_entry_for_http_is_not_http() {
+        let list = "a.example:443/http";
+        assert_eq!(
+            denied(list, &hello("a.example")).await,
+            of("a.example", DenyReason::NotHttp)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_to_an_entry_for_tls_is_not_tls() {
+        assert_eq!(
+            denied("a.example", &get("a.example")).await,
+            of("a.example", DenyReason::NotTls)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_for_another_address_than_was_dialled_is_a_mismatch() {
+        let list = "203.0.113.0/24:443/http";
+        assert_eq!(
+            denied(list, &get("203.0.113.8")).await,
+            of("203.0.113.8", DenyReason::NameMismatch)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_that_cannot_be_read_is_malformed() {
+        let (said, denials) = redirected("a.example", b"GET / HTTP/1.1\r\nX : y\r\n\r\n").await;
+        assert!(said.starts_with(b"HTTP/1.1 400 "));
+        assert_eq!(denials, [of("203.0.113.9", DenyReason::Malformed)]);
+    }
+
+    #[tokio::test]
+    async fn http_2_in_the_clear_is_refused_with_words() {
+        let (said, _) = redirected("a.example", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+        assert!(
+            String::from_utf8(said)
+                .unwrap()
+                .contains("HTTP/2 without TLS is not passed on")
+        );
+    }
+
+    #[tokio::test]
+    async fn a_connect_is_for_the_proxys_own_port() {
+        let connect = b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n";
+        assert_eq!(denied("a.example", connect).await.1, DenyReason::Malformed);
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_the_listener_itself_is_refused_without_a_look() {
+        let proxy = Proxy::allowing("127.0.0.0/8:*/tcp");
+        let (client, _guest) = Client::pair().await;
+        let own = client.stream.local_addr().unwrap();
+        serve(client, own, &proxy).await;
+        assert_eq!(
+            proxy.denials(),
+            [of("127.0.0.1", DenyReason::AddressLiteral)]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_is_waited_for_where_it_must_speak_first() {
+        let proxy = Proxy::allowing("a.example");
+        let (client, _guest) = Client::pair().await;
+        let began = tokio::time::Instant::now();
+        serve(client, DIALLED.parse().unwrap(), &proxy).await;
+        assert!(began.elapsed() >= SPEAK_FIRST, "{:?}", began.elapsed());
+        assert_eq!(proxy.denials(), [of("203.0.113.9", DenyReason::NoName)]);
+    }
+}

@@ -175,3 +175,200 @@ const BUFFER: usize = 64 * 1024;
 const SPARE: usize = 8;
 const MINUTE: Duration = Duration::from_secs(60);
 const HALF_OPEN_MINUTES: u32 = 10;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use report::{RunClock, Target};
+    use tokio::{
+        io::AsyncReadExt as _,
+        time::{Instant, timeout},
+    };
+
+    use super::*;
+    use crate::account::Account;
+
+    /// A relay, with the guest at one end and the far end at the other.
+    struct Relayed {
+        guest: TcpStream,
+        far: TcpStream,
+        client: Client,
+        upstream: TcpStream,
+        flow: Flow,
+        buffers: Buffers,
+    }
+
+    impl Relayed {
+        async fn new() -> Self {
+            let (client, guest) = Client::pair().await;
+            let (far, upstream) = Client::pair().await;
+            let flow = Arc::new(Account::new(RunClock::start())).flow(Target::default());
+            Self {
+                guest,
+                far: far.stream,
+                client,
+                upstream,
+                flow,
+                buffers: Buffers::default(),
+            }
+        }
+    }
+
+    async fn all_of(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.map(|_| bytes)
+    }
+
+    #[tokio::test]
+    async fn what_the_client_sent_before_goes_first() {
+        let Relayed {
+            mut guest,
+            mut far,
+            mut client,
+            mut upstream,
+            flow,
+            buffers,
+        } = Relayed::new().await;
+        client.pending.extend_from_slice(b"early ");
+        let talking = async {
+            guest.write_all(b"late").await.unwrap();
+            guest.shutdown().await.unwrap();
+            let heard = all_of(&mut far).await.unwrap();
+            far.shutdown().await.unwrap();
+            heard
+        };
+        let (heard, ()) = tokio::join!(talking, run(&mut client, &mut upstream, &flow, &buffers));
+        assert_eq!(heard, b"early late");
+        assert_eq!(flow.moved(), 10);
+    }
+
+    #[tokio::test]
+    async fn a_reset_of_one_side_is_a_reset_of_the_other() {
+        let Relayed {
+            mut guest,
+            far,
+            mut client,
+            mut upstream,
+            flow,
+            buffers,
+        } = Relayed::new().await;
+        far.set_zero_linger().unwrap();
+        drop(far);
+        run(&mut client, &mut upstream, &flow, &buffers).await;
+        client.finish().await;
+        assert_eq!(
+            all_of(&mut guest).await.unwrap_err().kind(),
+            io::ErrorKind::ConnectionReset
+        );
+    }
+
+    #[tokio::test]
+    async fn a_guest_that_resets_resets_the_far_end() {
+        let Relayed {
+            guest,
+            mut far,
+            mut client,
+            mut upstream,
+            flow,
+            buffers,
+        } = Relayed::new().await;
+        guest.set_zero_linger().unwrap();
+        drop(guest);
+        run(&mut client, &mut upstream, &flow, &buffers).await;
+        drop(upstream);
+        assert_eq!(
+            all_of(&mut far).await.unwrap_err().kind(),
+            io::ErrorKind::ConnectionReset
+        );
+    }
+
+    #[tokio::test]
+    async fn a_silent_relay_holds_no_buffer() {
+        let Relayed {
+            mut guest,
+            mut far,
+            mut client,
+            mut upstream,
+            flow,
+            buffers,
+        } = Relayed::new().await;
+        let talking = async {
+            guest.write_all(b"x").await.unwrap();
+            assert_eq!(far.read_u8().await.unwrap(), b'x');
+            // Every buffer that was ever made is back: one, used by both directions in turn.
+            buffers.0.lock().unwrap().len()
+        };
+        tokio::select! {
+            () = run(&mut client, &mut upstream, &flow, &buffers) => panic!("the relay ended"),
+            spare = talking => assert_eq!(spare, 1),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_relay_that_is_open_both_ways_may_be_silent() {
+        let Relayed {
+            guest: _guest,
+            far: _far,
+            mut client,
+            mut upstream,
+            flow,
+            buffers,
+        } = Relayed::new().await;
+        let relay = run(&mut client, &mut upstream, &flow, &buffers);
+        assert!(
+            timeout(Duration::from_secs(24 * 3600), relay)
+                .await
+                .is_err()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_half_open_relay_is_ended_after_10_silent_minutes() {
+        let Relayed {
+            mut guest,
+            far: _far,
+            mut client,
+            mut upstream,
+            flow,
+            buffers,
+        } = Relayed::new().await;
+        guest.shutdown().await.unwrap();
+        let began = Instant::now();
+        run(&mut client, &mut upstream, &flow, &buffers).await;
+        let silent = began.elapsed().as_secs();
+        assert!((600..660).contains(&silent), "{silent} s");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_keep_a_half_open_relay_alive() {
+        let Relayed {
+            mut guest,
+            mut far,
+            mut client,
+            mut upstream,
+            flow,
+            buffers,
+        } = Relayed::new().await;
+        guest.shutdown().await.unwrap();
+        let dripping = async {
+            for _ in 0..5 {
+                sleep(Duration::from_secs(500)).await;
+                far.write_all(b"x").await.unwrap();
+            }
+            far.shutdown().await.unwrap();
+        };
+        let ((), ()) = tokio::join!(dripping, run(&mut client, &mut upstream, &flow, &buffers));
+        assert_eq!(all_of(&mut guest).await.unwrap(), b"xxxxx");
+    }
+
+    #[test]
+    fn spare_buffers_are_bounded() {
+        let buffers = Buffers::default();
+        let taken: Vec<_> = (0..SPARE * 2).map(|_| buffers.take()).collect();
+        for memory in taken {
+            buffers.put_back(memory);
+        }
+        assert_eq!(buffers.0.lock().unwrap().len(), SPARE);
+    }
+}

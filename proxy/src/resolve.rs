@@ -134,3 +134,178 @@ const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const CACHED_ANSWERS: u64 = 4096;
 /// RFC 8305 §3 recommends 50 ms; a resolver that has to ask around deserves more.
 const RESOLUTION_DELAY: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::{net::UdpSocket, task::JoinSet, time::Instant};
+
+    use super::*;
+
+    /// How a server treats the queries for one record type.
+    #[derive(Clone, Copy)]
+    enum Says {
+        Addresses(&'static [&'static str]),
+        NoSuchName,
+        Failure,
+        Nothing,
+    }
+
+    const V4: u8 = 1;
+
+    /// A server that treats every name alike, and counts the queries.
+    struct Server {
+        resolver: Resolver,
+        queries: Arc<AtomicUsize>,
+        _answering: JoinSet<()>,
+    }
+
+    impl Server {
+        async fn saying(v4: Says, v6: Says) -> Self {
+            let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let resolver = Resolver::new(&[socket.local_addr().unwrap()]).unwrap();
+            let queries = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&queries);
+            let mut answering = JoinSet::new();
+            answering.spawn(async move {
+                let mut query = [0; 512];
+                while let Ok((_, peer)) = socket.recv_from(&mut query).await {
+                    counter.fetch_add(1, Ordering::Relaxed);
+                    let end = 12 + query[12..].iter().position(|&b| b == 0).unwrap() + 1;
+                    let says = if query[end + 1] == V4 { v4 } else { v6 };
+                    if let Some(answer) = answer(&query[..end + 4], says) {
+                        socket.send_to(&answer, peer).await.unwrap();
+                    }
+                }
+            });
+            Self {
+                resolver,
+                queries,
+                _answering: answering,
+            }
+        }
+
+        async fn resolve(&self, name: &str) -> Result<Vec<IpAddr>, Failure> {
+            self.resolver.resolve(&Host::parse(name).unwrap()).await
+        }
+    }
+
+    /// RFC 1035 §4.1: the question is repeated, answers point back to its name.
+    fn answer(question: &[u8], says: Says) -> Option<Vec<u8>> {
+        let (code, addresses) = match says {
+            Says::Addresses(addresses) => (0, addresses),
+            Says::NoSuchName => (3, &[][..]),
+            Says::Failure => (2, &[][..]),
+            Says::Nothing => return None,
+        };
+        let count = u8::try_from(addresses.len()).unwrap();
+        let mut answer = vec![
+            question[0],
+            question[1],
+            0x81,
+            0x80 | code,
+            0,
+            1,
+            0,
+            count,
+            0,
+            0,
+            0,
+            0,
+        ];
+        answer.extend(&question[12..]);
+        for address in addresses {
+            let (kind, data) = match address.parse().unwrap() {
+                IpAddr::V4(address) => (V4, address.octets().to_vec()),
+                IpAddr::V6(address) => (28, address.octets().to_vec()),
+            };
+            answer.extend([0xc0, 12, 0, kind, 0, 1, 0, 0, 0, 60, 0]);
+            answer.push(u8::try_from(data.len()).unwrap());
+            answer.extend(data);
+        }
+        Some(answer)
+    }
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn all_addresses_of_both_families_are_given() {
+        let (v4, v6) = (&["192.0.2.1", "192.0.2.2"], &["2001:db8::1"]);
+        let server = Server::saying(Says::Addresses(v4), Says::Addresses(v6)).await;
+        let found = server.resolve("a.example").await.unwrap();
+        assert_eq!(found, ips(&["2001:db8::1", "192.0.2.1", "192.0.2.2"]));
+    }
+
+    #[tokio::test]
+    async fn one_family_is_enough() {
+        let v6 = Says::Addresses(&["2001:db8::1"]);
+        let server = Server::saying(Says::NoSuchName, v6).await;
+        assert_eq!(
+            server.resolve("a.example").await.unwrap(),
+            ips(&["2001:db8::1"])
+        );
+    }
+
+    #[tokio::test]
+    async fn a_family_that_is_never_answered_does_not_hold_up_the_other() {
+        let server = Server::saying(Says::Addresses(&["192.0.2.1"]), Says::Nothing).await;
+        let began = Instant::now();
+        assert_eq!(
+            server.resolve("a.example").await.unwrap(),
+            ips(&["192.0.2.1"])
+        );
+        assert!(began.elapsed() < QUERY_TIMEOUT, "{:?}", began.elapsed());
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_asked_for_once() {
+        let v4 = Says::Addresses(&["192.0.2.1"]);
+        let server = Server::saying(v4, Says::Addresses(&["2001:db8::1"])).await;
+        for _ in 0..3 {
+            server.resolve("a.example").await.unwrap();
+        }
+        assert_eq!(server.queries.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_does_not_exist_is_told_from_a_resolver_that_fails() {
+        let server = Server::saying(Says::NoSuchName, Says::NoSuchName).await;
+        assert_eq!(server.resolve("a.example").await, Err(Failure::NoSuchName));
+        let server = Server::saying(Says::Addresses(&[]), Says::Addresses(&[])).await;
+        assert_eq!(server.resolve("a.example").await, Err(Failure::NoSuchName));
+        let server = Server::saying(Says::Failure, Says::Failure).await;
+        let failure = server.resolve("a.example").await.unwrap_err();
+        assert!(matches!(failure, Failure::Resolver(_)), "{failure:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_resolver_that_does_not_answer_is_not_waited_for_for_long() {
+        let server = Server::saying(Says::Nothing, Says::Nothing).await;
+        let began = Instant::now();
+        assert_eq!(
+            server.resolve("a.example").await,
+            Err(Failure::ResolverSilent)
+        );
+        assert!(
+            began.elapsed() < crate::dial::PATIENCE,
+            "{:?}",
+            began.elapsed()
+        );
+    }
+
+    #[tokio::test]
+    async fn an_address_needs_no_resolver() {
+        let server = Server::saying(Says::Failure, Says::Failure).await;
+        assert_eq!(
+            server.resolve("192.0.2.7").await.unwrap(),
+            ips(&["192.0.2.7"])
+        );
+        assert_eq!(server.queries.load(Ordering::Relaxed), 0);
+    }
+}

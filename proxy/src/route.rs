@@ -84,3 +84,85 @@ impl<'p> Route<'p> {
         self.kind == Kind::Origins
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use policy::Destination;
+    use report::Target;
+
+    use super::*;
+    use crate::client::Client;
+
+    async fn exchange(proxy: &Proxy, permit: &Permit) -> (Exchange, Client) {
+        let (near, far) = Client::pair().await;
+        let flow = proxy.account.flow(Target::default());
+        (
+            Exchange::open(far, permit.destination().clone(), flow)
+                .await
+                .unwrap(),
+            near,
+        )
+    }
+
+    fn permit(proxy: &Proxy, host: &str, port: u16) -> Permit {
+        proxy
+            .decide(&Destination::parse(host, port).unwrap())
+            .unwrap()
+    }
+
+    fn connections(proxy: &Proxy) -> u64 {
+        let (mut ledger, _) = proxy.account.take();
+        std::iter::from_fn(|| ledger.pop_allowed())
+            .map(|allowed| allowed.connections)
+            .sum()
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_kept_is_used_for_its_own_origin_and_counted() {
+        let proxy = Proxy::allowing("a.example");
+        let permit = permit(&proxy, "a.example", 80);
+        let (kept, _origin) = exchange(&proxy, &permit).await;
+        let mut route = Route::to_origins(&proxy);
+        route.keep(kept);
+        assert!(route.exchange(&permit).await.is_ok());
+        assert_eq!(connections(&proxy), 1);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_kept_is_not_used_for_another_origin() {
+        let proxy = Proxy::allowing("a.example, b.example");
+        let (kept, _origin) = exchange(&proxy, &permit(&proxy, "a.example", 80)).await;
+        let mut route = Route::to_origins(&proxy);
+        route.keep(kept);
+        // It dials, and there is no resolver to tell it where.
+        let other = route.exchange(&permit(&proxy, "b.example", 80)).await;
+        assert!(matches!(other, Err(NoRoute::Refused(Refusal::Failed(_)))));
+        assert_eq!(connections(&proxy), 0);
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_whose_far_end_is_gone_is_over() {
+        let proxy = Proxy::allowing("a.example");
+        let permit = permit(&proxy, "a.example", 80);
+        let (tunnel, origin) = exchange(&proxy, &permit).await;
+        let mut route = Route::through(&proxy, tunnel);
+        let tunnel = route.exchange(&permit).await.unwrap();
+        assert_eq!(
+            connections(&proxy),
+            0,
+            "the tunnel was counted when it was opened"
+        );
+        drop((tunnel, origin));
+        assert!(matches!(route.exchange(&permit).await, Err(NoRoute::Over)));
+        assert!(!route.can_dial());
+    }
+
+    #[tokio::test]
+    async fn an_origin_that_refuses_is_a_failure() {
+        let refusing = Client::pair().await.0.stream.local_addr().unwrap();
+        let proxy = Proxy::allowing(&format!("{refusing}/http"));
+        let permit = permit(&proxy, "127.0.0.1", refusing.port());
+        let refusal = Route::to_origins(&proxy).dial(&permit).await.unwrap_err();
+        assert!(matches!(refusal, Refusal::Failed(_)), "{refusal:?}");
+    }
+}

@@ -211,3 +211,89 @@ const DRAIN: Duration = Duration::from_millis(300);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// How many may be told at once that there are too many; those beyond are only counted.
 const MAX_FAREWELLS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream as Guest;
+
+    use policy::DenyReason;
+
+    use super::*;
+
+    fn listeners(count: usize) -> (Listeners, Vec<SocketAddr>) {
+        let sockets: Vec<_> = (0..count)
+            .map(|_| {
+                let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+                socket.set_nonblocking(true).unwrap();
+                (Ingress::Explicit, socket)
+            })
+            .collect();
+        let addresses = sockets
+            .iter()
+            .map(|(_, socket)| socket.local_addr().unwrap())
+            .collect();
+        (Listeners::new(sockets).unwrap(), addresses)
+    }
+
+    #[tokio::test]
+    async fn a_busy_listener_does_not_starve_another() {
+        let (mut listeners, addresses) = listeners(2);
+        let _busy: Vec<_> = (0..20)
+            .map(|_| Guest::connect(addresses[0]).unwrap())
+            .collect();
+        let _quiet = Guest::connect(addresses[1]).unwrap();
+        // Both are known to be ready once each has been asked.
+        let mut accepted = Vec::new();
+        for _ in 0..4 {
+            accepted.push(listeners.accept().await.1.local_addr().unwrap());
+        }
+        assert!(accepted.contains(&addresses[1]), "{accepted:?}");
+    }
+
+    #[tokio::test]
+    async fn one_connection_too_many_is_counted_under_its_destination() {
+        let dialled = |_: &TcpStream| Ok("203.0.113.9:443".parse().unwrap());
+        let mut server = Server::new(Proxy::allowing("a.example"), 1, dialled);
+        let (first, _first_guest) = Client::pair().await;
+        let (second, _second_guest) = Client::pair().await;
+        server.admit(Ingress::Redirect, first);
+        server.admit(Ingress::Redirect, second);
+        assert_eq!(server.connections.len(), 1);
+        assert_eq!(
+            server.proxy.denials(),
+            [("203.0.113.9".to_owned(), DenyReason::Limit)]
+        );
+    }
+
+    #[tokio::test]
+    async fn farewells_are_bounded_and_counts_are_not() {
+        let mut server = Server::new(Proxy::allowing("a.example"), 0, |_| {
+            Err(io::ErrorKind::NotFound.into())
+        });
+        let mut guests = Vec::new();
+        for _ in 0..MAX_FAREWELLS + 5 {
+            let (client, guest) = Client::pair().await;
+            server.admit(Ingress::Explicit, client);
+            guests.push(guest);
+        }
+        assert_eq!(server.farewells.len(), MAX_FAREWELLS);
+        let denied = server.proxy.account.take().0.pop_denied().unwrap();
+        assert_eq!(
+            (denied.reason, denied.count),
+            (DenyReason::Limit, (MAX_FAREWELLS + 5) as u64)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_do_not_end_are_ended_after_300_ms() {
+        let mut server = Server::new(Proxy::allowing("a.example"), 1, |_| {
+            Err(io::ErrorKind::NotFound.into())
+        });
+        let (client, _guest) = Client::pair().await;
+        server.admit(Ingress::Explicit, client);
+        let began = tokio::time::Instant::now();
+        server.end_connections().await;
+        assert_eq!(began.elapsed(), DRAIN);
+        assert!(server.connections.is_empty());
+    }
+}

@@ -165,3 +165,103 @@ pub(crate) async fn tell(client: &mut Client, refused: &Refused) {
     // Whether it could be told or not, the connection ends.
     let _ = sent;
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+    use crate::client_hello::samples::hello;
+
+    /// What a client gets, and what is counted, when it sends `first` in a tunnel to `host:443`.
+    async fn tunnel(list: &str, host: &str, first: &[u8]) -> (Vec<u8>, Vec<(String, DenyReason)>) {
+        let proxy = Proxy::allowing(list);
+        let permit = proxy
+            .decide(&Destination::parse(host, 443).unwrap())
+            .unwrap();
+        let (mut client, mut guest) = Client::pair().await;
+        let (mut far, upstream) = Client::pair().await;
+        let said = async {
+            guest.write_all(first).await.unwrap();
+            guest.shutdown().await.unwrap();
+            let mut said = Vec::new();
+            guest.read_to_end(&mut said).await.unwrap();
+            said
+        };
+        let serving = async {
+            run(&mut client, upstream, &permit, &proxy).await;
+            client.finish().await;
+        };
+        let far = async {
+            while far.more().await.unwrap() > 0 {}
+            drop(far);
+        };
+        let (said, (), ()) = tokio::join!(said, serving, far);
+        let denials = proxy.denials();
+        (said, denials)
+    }
+
+    fn denial(target: &str, reason: DenyReason) -> Vec<(String, DenyReason)> {
+        vec![(target.to_owned(), reason)]
+    }
+
+    #[tokio::test]
+    async fn the_name_in_the_hello_must_be_the_tunnels() {
+        let (said, denials) = tunnel("a.example", "a.example", &hello("a.example")).await;
+        assert_eq!((said, denials), (vec![], vec![]));
+        let (said, denials) = tunnel("a.example", "a.example", &hello("b.example")).await;
+        assert_eq!(said, [21, 3, 3, 0, 2, 2, 49]);
+        assert_eq!(denials, denial("b.example", DenyReason::NameMismatch));
+    }
+
+    #[tokio::test]
+    async fn a_subdomain_of_the_tunnels_name_is_another_name() {
+        let (_, denials) = tunnel("*.example.com", "a.example.com", &hello("b.example.com")).await;
+        assert_eq!(denials, denial("b.example.com", DenyReason::NameMismatch));
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_to_an_address_takes_any_name_that_no_rule_denies() {
+        let list = "192.0.2.1:443/tls, !b.example";
+        let (_, denials) = tunnel(list, "192.0.2.1", &hello("a.example")).await;
+        assert_eq!(denials, []);
+        let (_, denials) = tunnel(list, "192.0.2.1", &hello("b.example")).await;
+        assert_eq!(denials, denial("b.example", DenyReason::DeniedByRule));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_says_nothing_is_no_denial() {
+        let (said, denials) = tunnel("a.example", "a.example", b"").await;
+        assert_eq!((said, denials), (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn a_hello_that_is_cut_short_is_no_denial() {
+        let (said, denials) = tunnel("a.example", "a.example", &hello("a.example")[..40]).await;
+        assert_eq!((said, denials), (vec![], vec![]));
+    }
+
+    #[tokio::test]
+    async fn requests_where_tls_is_due_are_answered_in_http() {
+        let (said, denials) = tunnel("a.example", "a.example", b"GET / HTTP/1.1\r\n\r\n").await;
+        let said = String::from_utf8(said).unwrap();
+        assert!(
+            said.starts_with("HTTP/1.1 403 egress denied: not_tls\r\n"),
+            "{said}"
+        );
+        assert_eq!(denials, denial("a.example", DenyReason::NotTls));
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_no_hello_is_not_tls() {
+        let (_, denials) = tunnel("a.example", "a.example", &[22, 3, 1, 0, 4, 2, 0, 0, 0]).await;
+        assert_eq!(denials, denial("a.example", DenyReason::NotTls));
+    }
+
+    #[tokio::test]
+    async fn an_opaque_tunnel_is_not_looked_into() {
+        let list = "a.example:443/tcp";
+        let (_, denials) = tunnel(list, "a.example", &hello("b.example")).await;
+        assert_eq!(denials, []);
+    }
+}
