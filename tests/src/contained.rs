@@ -142,10 +142,16 @@ impl Lab {
         Ok(files)
     }
 
+    /// `host-collector`, to be told what to do.
+    #[must_use]
+    pub fn collector_verb(&self) -> Command {
+        Command::new(self.programs.path("host-collector"))
+    }
+
     /// `host-collector run` up to the image, in this lab and with these files.
     #[must_use]
     pub fn collector(&self, files: &Files, network: Network, allow: &[String]) -> Command {
-        let mut command = Command::new(self.programs.path("host-collector"));
+        let mut command = self.collector_verb();
         command
             .env("SANDBOX_AUDIT_DIR", files.audit())
             .args([

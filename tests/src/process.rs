@@ -55,12 +55,6 @@ impl Running {
         })
     }
 
-    /// Its process id.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Waits for its end; kills it, and says what it had written, once [`PATIENCE`] is over.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
         let ended = wait_for_end(&self.child, PATIENCE)?;
@@ -97,14 +91,18 @@ pub fn output_of(command: &mut Command) -> anyhow::Result<String> {
 
 /// Whether `child` ended within `bound`.
 pub(crate) fn wait_for_end(child: &Child, bound: Duration) -> anyhow::Result<bool> {
-    let pid = i32::try_from(child.id())
-        .ok()
-        .and_then(Pid::from_raw)
-        .context("a process id")?;
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("open a pidfd")?;
+    let pidfd = pidfd_open(id_of(child)?, PidfdFlags::empty()).context("open a pidfd")?;
     let timeout = Timespec::try_from(bound).context("a time to wait")?;
     let ready = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout));
     Ok(ready.context("wait for a pidfd")? > 0)
+}
+
+/// The process id of `child`.
+pub(crate) fn id_of(child: &Child) -> anyhow::Result<Pid> {
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .context("a process id")
 }
 
 fn collect(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {

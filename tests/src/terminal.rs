@@ -11,11 +11,12 @@ use anyhow::{Context, bail};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
+    process::Pid,
     pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt},
     termios::{Winsize, tcsetwinsize},
 };
 
-use crate::process::{PATIENCE, wait_for_end};
+use crate::process::{PATIENCE, id_of, wait_for_end};
 
 /// The byte that Ctrl-C sends.
 pub const CTRL_C: u8 = 3;
@@ -65,6 +66,11 @@ impl OnTerminal {
             controller: File::from(controller),
             shown: String::new(),
         })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> anyhow::Result<Pid> {
+        id_of(&self.child)
     }
 
     /// Types.

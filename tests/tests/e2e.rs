@@ -2,6 +2,10 @@
 
 #[path = "e2e/by_hand.rs"]
 mod by_hand;
+#[path = "e2e/collected.rs"]
+mod collected;
+#[path = "e2e/image.rs"]
+mod image;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -28,6 +32,9 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         for (name, test) in by_hand::TESTS {
             trials.push(trial(engine, &format!("by_hand::{name}"), labs, test));
+        }
+        for (name, test) in collected::TESTS {
+            trials.push(trial(engine, &format!("collected::{name}"), labs, test));
         }
     }
     Ok(run(&Arguments::from_args(), trials).exit_code())

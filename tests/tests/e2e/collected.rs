@@ -1,0 +1,265 @@
+//! Runs that the collector launches, in ways that are no data: on a terminal, stopped from outside,
+//! of images that lack something, on hosts that do.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
+
+use anyhow::{Context, ensure};
+use rustix::process::{Signal, kill_process};
+use sandbox_egress_tests::{
+    case::Network,
+    contained::{BASE, Files, Lab},
+    process::{Finished, Running, output_of},
+    programs::public_directory,
+    terminal::{CTRL_C, OnTerminal},
+};
+use serde_json::Value;
+
+use crate::{LabTest, image::Image};
+
+pub(crate) const TESTS: [(&str, LabTest); 11] = [
+    ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
+    (
+        "a-stop-of-the-container-reaches-the-guest",
+        stopped_by_engine,
+    ),
+    (
+        "a-signal-to-the-collector-reaches-the-guest",
+        stopped_by_signal,
+    ),
+    (
+        "the-channel-is-closed-before-the-guest-exists",
+        channel_gone,
+    ),
+    ("an-image-without-the-proxy-is-refused", without_proxy),
+    ("an-image-without-nft-is-refused", without_nft),
+    (
+        "an-image-without-the-entrypoint-is-refused",
+        without_entrypoint,
+    ),
+    ("an-image-that-is-not-there-is-named", no_image),
+    ("an-engine-that-is-not-there-is-named", no_engine),
+    ("a-log-that-cannot-be-written-fails-no-run", unwritable_log),
+    ("a-run-is-listed-and-shown-to-its-owner-alone", listed),
+];
+
+fn allow(lab: &Lab) -> [String; 1] {
+    [format!("allowed.test@{}", lab.internet().subnet().v4_net())]
+}
+
+fn run(lab: &Lab, files: &Files, image: &str, guest: &str) -> Command {
+    let mut command = lab.collector(files, Network::Allowlist, &allow(lab));
+    command.args([image, "--", "bash", "-c", guest]);
+    command
+}
+
+fn on_terminal(lab: &Lab, files: &Files, guest: &str) -> anyhow::Result<OnTerminal> {
+    let mut command = lab.collector(files, Network::Allowlist, &allow(lab));
+    command.args(["-it", BASE, "--", "bash", "-c", guest]);
+    OnTerminal::start(&command, 33, 97)
+}
+
+/// What a session line says of channel, end, exit code and refusals, one word each.
+fn facts(files: &Files) -> anyhow::Result<String> {
+    let line = files.session_line()?.context("no session line")?;
+    let word = |pointer| match line.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => "-".to_owned(),
+    };
+    let words = [
+        "/egress_channel/state",
+        "/end_reason",
+        "/exit_code",
+        "/egress_denied",
+    ]
+    .map(word);
+    Ok(words.join(" "))
+}
+
+/// Compares, and tells both sides.
+fn says(files: &Files, wanted: &str) -> anyhow::Result<()> {
+    let found = facts(files)?;
+    ensure!(found == wanted, "the line says {found}, not {wanted}");
+    Ok(())
+}
+
+fn terminal(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let guest =
+        "stty size; trap 'stty size; exit 4' INT; echo re''ady; while :; do read line; done";
+    let mut program = on_terminal(lab, &files, guest)?;
+    program.wait_for("ready")?;
+    program.send(&[CTRL_C])?;
+    let (code, shown) = program.finish()?;
+    ensure!(shown.matches("33 97").count() == 2, "{shown}");
+    ensure!(code == 4, "{code}: {shown}");
+    says(&files, "complete exited 4 0")
+}
+
+fn stopped_by_engine(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let guest = "trap 'exit 5' TERM; echo re''ady; while :; do read line; done";
+    let mut program = on_terminal(lab, &files, guest)?;
+    program.wait_for("ready")?;
+    output_of(
+        &mut lab
+            .engine()
+            .command(["stop", "--time=30", &lab.container()?]),
+    )?;
+    let (code, shown) = program.finish()?;
+    ensure!(code == 5, "{code}: {shown}");
+    says(&files, "complete stopped 5 0")
+}
+
+fn stopped_by_signal(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let guest = "exec /usr/bin/python3 -uc '
+import signal
+signal.signal(signal.SIGTERM, lambda *_: exit(6))
+print(\"rea\" + \"dy\")
+signal.pause()'";
+    // Without a terminal in the container; the collector itself may have one.
+    let mut program = OnTerminal::start(&run(lab, &files, BASE, guest), 24, 80)?;
+    program.wait_for("ready")?;
+    kill_process(program.id()?, Signal::TERM).context("stop the collector")?;
+    let (code, shown) = program.finish()?;
+    ensure!(code == 6, "{code}: {shown}");
+    says(&files, "complete stopped 6 0")
+}
+
+fn channel_gone(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let runtime = public_directory()?;
+    let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
+    command.env("XDG_RUNTIME_DIR", runtime.path());
+    command.args(["-it", BASE, "--", "bash", "-c", "echo re''ady; read line"]);
+    let mut program = OnTerminal::start(&command, 24, 80)?;
+    program.wait_for("ready")?;
+    let left = output_of(
+        Command::new("find")
+            .arg(runtime.path())
+            .args(["-type", "s"]),
+    )?;
+    program.send(b"\n")?;
+    program.finish()?;
+    ensure!(left.is_empty(), "while the guest runs there is {left}");
+    let left = output_of(
+        Command::new("find")
+            .arg(runtime.path())
+            .args(["-name", "*.jsonl"]),
+    )?;
+    ensure!(left.is_empty(), "after the run there is {left}");
+    Ok(())
+}
+
+/// One line that names the thing, the exit code of a set-up that failed, and no session line.
+fn is_refused(files: &Files, mut command: Command, naming: &[&str]) -> anyhow::Result<()> {
+    let Finished {
+        code,
+        stdout,
+        stderr,
+    } = Running::start(&mut command)?.finish()?;
+    ensure!(code == 125 && stdout.is_empty(), "{code}: {stdout}{stderr}");
+    for name in naming {
+        ensure!(stderr.contains(name), "{name} is not named: {stderr}");
+    }
+    ensure!(
+        files.session_line()?.is_none(),
+        "a session line for what was never launched"
+    );
+    Ok(())
+}
+
+fn without_proxy(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let image = Image::without_proxy(lab)?;
+    is_refused(
+        &files,
+        run(lab, &files, &image.name, "echo started"),
+        &["sandbox-egress-proxy"],
+    )
+}
+
+fn without_nft(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let image = Image::without_nft(lab)?;
+    is_refused(
+        &files,
+        run(lab, &files, &image.name, "echo started"),
+        &["nft"],
+    )
+}
+
+fn without_entrypoint(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let image = "sandbox-egress/debian";
+    is_refused(
+        &files,
+        run(lab, &files, image, "echo started"),
+        &[image, "sandbox-entrypoint"],
+    )
+}
+
+/// A registry on a port of this machine where nothing listens.
+fn no_image(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let image = "127.0.0.1:1/no/such-image";
+    is_refused(&files, run(lab, &files, image, "echo started"), &[image])
+}
+
+fn no_engine(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let mut command = run(lab, &files, BASE, "echo started");
+    command.env("PATH", "/nonexistent");
+    is_refused(&files, command, &[lab.engine().as_str()])
+}
+
+fn unwritable_log(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    fs::write(files.audit(), "not a directory")?;
+    let mut command = run(lab, &files, BASE, "exit 7");
+    let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
+    ensure!(code == 7, "{code}: {stderr}");
+    ensure!(
+        stderr.contains("audit"),
+        "nothing is said of the log: {stderr}"
+    );
+    Ok(())
+}
+
+fn listed(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let mut command = run(lab, &files, BASE, "curl -sS https://denied.test/");
+    let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
+    ensure!(
+        code == 56 && stderr.contains("denied.test"),
+        "{code}: {stderr}"
+    );
+    let ask = |verb: &[&str]| {
+        let mut command = lab.collector_verb();
+        output_of(command.args(verb).arg("--audit-dir").arg(files.audit()))
+    };
+    let list = ask(&["list"])?;
+    ensure!(list.contains(BASE), "{list}");
+    let show = ask(&["show", "last"])?;
+    ensure!(
+        show.contains("denied.test") && show.contains("not_allowed"),
+        "{show}"
+    );
+    let line: Value = serde_json::from_str(&ask(&["list", "--json"])?)?;
+    ensure!(Some(&line) == files.session_line()?.as_ref(), "{line}");
+    ensure!(
+        mode(&files.audit())? == 0o700,
+        "others may look into the log's directory"
+    );
+    ensure!(
+        mode(&files.audit().join("sessions.jsonl"))? == 0o600,
+        "others may read the log"
+    );
+    Ok(())
+}
+
+fn mode(path: &Path) -> anyhow::Result<u32> {
+    let metadata = fs::metadata(path).with_context(|| format!("look at {}", path.display()))?;
+    Ok(metadata.permissions().mode() & 0o777)
+}
