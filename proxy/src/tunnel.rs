@@ -40,18 +40,20 @@ pub(crate) async fn run(
     let target = target_of(permit.destination());
     proxy.account.allow(target.clone());
     let flow = proxy.account.flow(target.clone());
-    match inspect(client, permit, proxy).await {
+    // Boxed, as are requests: a relay must not hold the room for either.
+    match Box::pin(inspect(client, permit, proxy)).await {
         Ok(Fitting::Stream) => {
             relay::run(client, &mut upstream, &flow, &proxy.buffers).await;
         }
         Ok(Fitting::Requests) => {
-            if let Ok(exchange) = Exchange::open(upstream, permit.destination().clone(), flow).await
-            {
-                requests(
+            let exchange = Exchange::open(upstream, permit.destination().clone(), flow).await;
+            if let Ok(exchange) = exchange {
+                let route = Route::through(proxy, exchange);
+                Box::pin(requests(
                     client,
-                    Forwarder::new(proxy, Route::through(proxy, exchange), target),
+                    Forwarder::new(proxy, route, target),
                     permit,
-                )
+                ))
                 .await;
             }
         }
