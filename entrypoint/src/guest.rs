@@ -1,6 +1,7 @@
 //! The guest: the command that nobody trusts, and how it ends.
 
 use std::{
+    cell::Cell,
     io,
     process::{Command, ExitCode},
 };
@@ -19,6 +20,7 @@ use crate::{config::Config, environment::Environment, launch::Launch};
 pub(crate) struct Guest {
     pid: Pid,
     usage_before: Usage,
+    asked_to_stop: Cell<bool>,
 }
 
 /// How the guest's first process ended.
@@ -70,11 +72,20 @@ impl Guest {
         Ok(Self {
             pid: Pid::from_child(&child),
             usage_before,
+            asked_to_stop: Cell::new(false),
         })
     }
 
-    /// Hands a signal on to the guest's process group.
+    /// Hands on to the guest's process group a signal that PID 1 got. The guest cannot have sent
+    /// it, so one that asks to stop is the engine's or the user's.
     pub(crate) fn forward(&self, number: i32) {
+        if STOPS.contains(&number) {
+            self.asked_to_stop.set(true);
+        }
+        self.signal(number);
+    }
+
+    fn signal(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             // It may have ended meanwhile, which the next wait tells.
             let _ = kill_process_group(self.pid, signal);
@@ -95,7 +106,7 @@ impl Guest {
             } else if status.stopped() {
                 // A container's first process cannot be suspended from its terminal; nobody
                 // outside could ever continue it.
-                self.forward(Signal::CONT.as_raw());
+                self.signal(Signal::CONT.as_raw());
             }
         }
         ended
@@ -107,6 +118,11 @@ impl Guest {
         let (code, signal, end_reason) = match ended {
             Ended::Exited(code) => (Some(code), None, EndReason::Exited),
             Ended::Signaled(signal) => (None, Some(signal), EndReason::Signaled),
+        };
+        let end_reason = if self.asked_to_stop.get() {
+            EndReason::Stopped
+        } else {
+            end_reason
         };
         let before = self.usage_before;
         Exit {
@@ -156,6 +172,14 @@ impl NotStarted {
     }
 }
 
+/// What engines and users stop a program with.
+const STOPS: [i32; 4] = [
+    Signal::HUP.as_raw(),
+    Signal::INT.as_raw(),
+    Signal::QUIT.as_raw(),
+    Signal::TERM.as_raw(),
+];
+
 /// Of all children that were waited for.
 #[derive(Debug, Clone, Copy)]
 struct Usage {
@@ -199,6 +223,25 @@ mod tests {
             assert_eq!(failed.code(), code, "{kind}");
             assert_eq!(failed.exit().end_reason, EndReason::StartFailed);
         }
+    }
+
+    #[test]
+    fn a_guest_that_was_asked_to_stop_is_told_from_one_that_ended_by_itself() {
+        let child = Command::new("true").spawn().unwrap();
+        let (pid, asked_to_stop) = (Pid::from_child(&child), Cell::new(false));
+        let guest = Guest {
+            pid,
+            usage_before: Usage::of_children(),
+            asked_to_stop,
+        };
+        guest.forward(Signal::WINCH.as_raw());
+        assert_eq!(
+            guest.exit(Ended::Exited(0), 0).end_reason,
+            EndReason::Exited
+        );
+        guest.forward(Signal::TERM.as_raw());
+        let exit = guest.exit(Ended::Exited(5), 0);
+        assert_eq!((exit.end_reason, exit.code), (EndReason::Stopped, Some(5)));
     }
 
     #[test]
