@@ -10,6 +10,8 @@ mod terminal;
 use std::io;
 
 use report::Printable;
+use serde::Serialize;
+use serde_json::Value;
 
 pub use coverage::{Blank, blanks};
 pub use list::list;
@@ -35,6 +37,16 @@ pub enum ViewError {
     /// Nobody takes the output.
     #[error("write to standard output: {0}")]
     Output(#[from] io::Error),
+}
+
+/// The word that a value has in the log.
+fn word(value: &impl Serialize) -> String {
+    let value = serde_json::to_value(value).ok();
+    value
+        .as_ref()
+        .and_then(Value::as_str)
+        .unwrap_or("?")
+        .to_owned()
 }
 
 /// A reader that has seen enough, such as `head`, is not an error.

@@ -83,6 +83,35 @@ impl Engine {
         }
     }
 
+    /// Whether an image has a file, found out with a container that is never started.
+    pub async fn has_file(&self, image: &str, path: &str) -> Result<bool, EngineError> {
+        let create = [
+            "create",
+            "--pull",
+            "never",
+            "--network",
+            "none",
+            "--entrypoint",
+            path,
+            "--",
+            image,
+        ];
+        let answer = self.ask("create", create).await?;
+        let id = String::from_utf8_lossy(&answer).trim().to_owned();
+        let mut copy = Command::new(&self.program);
+        copy.args(["cp", &format!("{id}:{path}"), "-"])
+            .kill_on_drop(true);
+        copy.stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let copied = copy
+            .status()
+            .await
+            .map_err(|source| self.spawn_error(source));
+        self.container(id).remove().await?;
+        Ok(copied?.success())
+    }
+
     async fn inspect_image(&self, name: &str) -> Result<Image, EngineError> {
         let verb = "image inspect";
         let answer = self

@@ -6,11 +6,9 @@ use std::{
     io::{self, Read as _},
     os::unix::fs::MetadataExt as _,
     path::Path,
+    string::FromUtf8Error,
     vec,
 };
-
-use serde::Deserialize as _;
-use serde_json::Value;
 
 use super::generations;
 use crate::session::Session;
@@ -18,8 +16,8 @@ use crate::session::Session;
 /// A line of the log.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// As it stands there.
-    pub value: Value,
+    /// As it stands there, without its end: JSON.
+    pub line: String,
     /// As it is understood.
     pub session: Session,
 }
@@ -85,9 +83,9 @@ impl Iterator for Entries {
                 self.content = read(self.files.next()?).unwrap_or_default();
                 continue;
             };
-            match parse(&line) {
+            match parse(line) {
                 Ok(entry) => return Some(entry),
-                Err(_) if line.iter().all(u8::is_ascii_whitespace) => {}
+                Err(line) if line.iter().all(u8::is_ascii_whitespace) => {}
                 Err(_) => self.skipped = self.skipped.saturating_add(1),
             }
         }
@@ -100,10 +98,12 @@ fn read(file: File) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-fn parse(line: &[u8]) -> serde_json::Result<Entry> {
-    let value: Value = serde_json::from_slice(line)?;
-    let session = Session::deserialize(&value)?;
-    Ok(Entry { value, session })
+fn parse(line: Vec<u8>) -> Result<Entry, Vec<u8>> {
+    let line = String::from_utf8(line).map_err(FromUtf8Error::into_bytes)?;
+    match serde_json::from_str(&line) {
+        Ok(session) => Ok(Entry { line, session }),
+        Err(_) => Err(line.into_bytes()),
+    }
 }
 
 /// A file is rotated at 8 MiB; what is larger than this is not ours.

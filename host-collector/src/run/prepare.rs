@@ -21,7 +21,7 @@ use super::{
 use crate::{
     channel::Channel,
     cli::{Enforce, NetworkMode, RunArgs},
-    engine::{Engine, Guard, Launch, Network, WORKSPACE, check_arguments},
+    engine::{ENTRYPOINT, Engine, Guard, Launch, Network, WORKSPACE, check_arguments},
     environment::Environment,
     run_dir::RunDir,
     run_id::RunId,
@@ -59,6 +59,19 @@ pub(crate) async fn prepare(
         return Err(ConfigError::NoCommand(Printable::new(&args.image)).into());
     }
     let allowlist = request.policy.is_some();
+    // An image that starts with our entrypoint has it; of another one it is seldom known.
+    if allowlist && !image.is_ours() {
+        let found = engine
+            .has_file(&args.image, ENTRYPOINT)
+            .await
+            .map_err(SetUpError::from)?;
+        if !found {
+            return Err(SetUpError::NoEntrypoint {
+                image: Printable::new(&args.image),
+            }
+            .into());
+        }
+    }
     let owner = request.workspace.as_ref().map(|workspace| workspace.owner);
     let identity = identity(args.user.as_deref(), caller(), owner, &image, allowlist)
         .map_err(ConfigError::from)?;

@@ -4,6 +4,7 @@
 use report::{ChannelState, Printable};
 use serde::Serialize;
 
+use super::word;
 use crate::{log::evidence_of, session::Session};
 
 /// Something that a reader might look for and not find.
@@ -100,11 +101,7 @@ fn network(session: &Session) -> Vec<String> {
         let end = gap
             .to_ms
             .map_or_else(|| "the end".to_owned(), |to| format!("{to} ms"));
-        let kind = serde_json::to_value(gap.kind).ok();
-        let kind = kind
-            .as_ref()
-            .and_then(|kind| kind.as_str())
-            .unwrap_or("gap");
+        let kind = word(&gap.kind);
         whys.push(format!(
             "{kind} from {} ms to {end}: {}",
             gap.from_ms,

@@ -7,20 +7,20 @@ use std::{
 };
 
 use jiff::{Timestamp, tz::TimeZone};
-use report::Printable;
+use report::{ChannelState, Printable};
 
 use super::{
     ViewError,
     ago::{ago, local, took},
     coverage::blanks,
-    unless_gone,
+    unless_gone, word,
 };
 use crate::{
     cli::ShowArgs,
     environment::Environment,
     log::{Entries, Entry},
     run::target,
-    session::{DeniedHost, ReachedHost, Session},
+    session::{DeniedHost, PolicyIdentity, ReachedHost, Session},
 };
 
 /// Prints one run.
@@ -36,8 +36,13 @@ pub fn show(args: &ShowArgs, environment: &Environment) -> Result<(), ViewError>
         .ok_or(ViewError::Nowhere)?;
     let entry = find(Entries::open(&dir), &args.run)?;
     let text = if args.json {
-        let record = serde_json::json!({"run": entry.value, "not_covered": blanks(&entry.session)});
-        format!("{record}\n")
+        let blanks = serde_json::to_string(&blanks(&entry.session)).unwrap_or_default();
+        // The line as it stands in the log, so that its digest can be checked.
+        format!(
+            "{{\"run\":{},\"not_covered\":{blanks}}}
+",
+            entry.line
+        )
     } else {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -97,33 +102,21 @@ fn describe(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String
 
 fn launch(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String) -> fmt::Result {
     let launch = &session.launch;
+    let launched = format!(
+        "{} ({})",
+        local(&session.time, zone),
+        ago(&session.time, now)
+    );
     field(
         out,
         "run",
         session.run_id.as_deref().unwrap_or("without a name"),
     )?;
-    field(
-        out,
-        "launched",
-        &format!(
-            "{} ({})",
-            local(&session.time, zone),
-            ago(&session.time, now)
-        ),
-    )?;
+    field(out, "launched", &launched)?;
     field(out, "ended", &ending(session))?;
     field(out, "image", &launch.image)?;
     // An argument at a time, so that none can pass for two.
-    field(
-        out,
-        "command",
-        &launch
-            .command
-            .iter()
-            .map(|word| quoted(word))
-            .collect::<Vec<_>>()
-            .join(" "),
-    )?;
+    words(out, "command", &launch.command)?;
     for (name, value) in [
         ("host", &session.host),
         ("engine", &launch.engine),
@@ -138,7 +131,7 @@ fn launch(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String) 
         }
     }
     if let Some(names) = launch.env_names.as_ref().filter(|names| !names.is_empty()) {
-        field(out, "variables", &names.join(" "))?;
+        words(out, "variables", names)?;
     }
     Ok(())
 }
@@ -160,60 +153,60 @@ fn network(session: &Session, out: &mut String) -> fmt::Result {
     if let Some(mode) = &launch.network {
         let by = network
             .egress_enforcement
-            .and_then(|by| serde_json::to_value(by).ok());
-        let by = by
-            .as_ref()
-            .and_then(|by| by.as_str())
-            .map(|by| format!(", enforced by {by}"));
+            .map(|by| format!(", enforced by {}", word(&by)));
         field(out, "network", &format!("{mode}{}", by.unwrap_or_default()))?;
     }
     if let Some(allow) = &launch.egress_allow {
-        field(
-            out,
-            "allowed",
-            &allow
-                .iter()
-                .map(|e| Printable::new(e).to_string())
-                .collect::<Vec<_>>()
-                .join(" "),
-        )?;
+        words(out, "allowed", allow)?;
     }
-    if let Some(policy) = &launch.egress_policy {
-        field(
-            out,
-            "policy",
-            &format!("{}, generation {}", policy.digest, policy.generation),
-        )?;
+    if let Some(PolicyIdentity { digest, generation }) = &launch.egress_policy {
+        field(out, "policy", &format!("{digest}, generation {generation}"))?;
     }
     if let Some(channel) = &network.egress_channel {
-        let state = serde_json::to_value(channel.state).ok();
         field(
             out,
             "account",
-            state
-                .as_ref()
-                .and_then(|state| state.as_str())
-                .unwrap_or("?"),
+            &format!("{}: {}", word(&channel.state), meaning(channel.state)),
         )?;
     }
-    let attempts = |at_least: &str, count: u64| format!("{at_least}{count} attempts");
-    match (network.egress_denied, network.egress_denied_at_least) {
-        (Some(count), _) => field(out, "refused", &attempts("", count))?,
-        (None, Some(count)) => field(out, "refused", &attempts("at least ", count))?,
-        (None, None) => {}
-    }
+    attempts(
+        out,
+        "refused",
+        network.egress_denied,
+        network.egress_denied_at_least,
+    )?;
     for host in network.egress_denied_hosts.iter().flatten() {
         writeln!(out, "{:12}{}", "", denied(host))?;
     }
-    match (network.egress_allowed, network.egress_allowed_at_least) {
-        (Some(count), _) => field(out, "reached", &attempts("", count))?,
-        (None, Some(count)) => field(out, "reached", &attempts("at least ", count))?,
-        (None, None) => {}
-    }
+    attempts(
+        out,
+        "reached",
+        network.egress_allowed,
+        network.egress_allowed_at_least,
+    )?;
     for host in network.egress_hosts.iter().flatten() {
         writeln!(out, "{:12}{}", "", reached(host))?;
     }
     Ok(())
+}
+
+const fn meaning(state: ChannelState) -> &'static str {
+    match state {
+        ChannelState::Complete => "every report arrived, and they add up",
+        ChannelState::Gap => "the numbers are final, with a hole that is told below",
+        ChannelState::Interrupted => "it broke off, and the numbers are lower bounds",
+        ChannelState::NeverConnected => "nobody reported",
+        ChannelState::NotApplicable => "there was no allowlist to report on",
+    }
+}
+
+fn attempts(out: &mut String, name: &str, all: Option<u64>, at_least: Option<u64>) -> fmt::Result {
+    match (all, at_least) {
+        (Some(1), _) => field(out, name, "1 attempt"),
+        (Some(count), _) => field(out, name, &format!("{count} attempts")),
+        (None, Some(count)) => field(out, name, &format!("at least {count} attempts")),
+        (None, None) => Ok(()),
+    }
 }
 
 fn denied(host: &DeniedHost) -> String {
@@ -249,16 +242,15 @@ fn reached(host: &ReachedHost) -> String {
 }
 
 fn field(out: &mut String, name: &str, value: &str) -> fmt::Result {
-    // Long values are lists of things that were escaped one by one.
-    let value = if value.len() > Printable::MAX {
-        value.replace(char::is_control, "?")
-    } else {
-        Printable::new(value).to_string()
-    };
-    writeln!(out, "{name:12}{value}")
+    writeln!(out, "{name:12}{}", Printable::new(value))
 }
 
-/// As a shell would need it.
+/// Each word is escaped and cut for itself, and quoted where a shell would need it.
+fn words(out: &mut String, name: &str, words: &[String]) -> fmt::Result {
+    let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+    writeln!(out, "{name:12}{}", words.join(" "))
+}
+
 fn quoted(word: &str) -> String {
     let word = Printable::new(word).to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
@@ -283,7 +275,7 @@ mod tests {
                     ..Session::default()
                 };
                 Entry {
-                    value: serde_json::to_value(&session).unwrap(),
+                    line: serde_json::to_string(&session).unwrap(),
                     session,
                 }
             })

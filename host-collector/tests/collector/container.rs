@@ -24,6 +24,8 @@ use tokio::{
 };
 
 pub(crate) const DIGEST: &str = "d1ce";
+/// Stands in a script for the nonce that only the launched container will know.
+pub(crate) const NONCE: &str = "the-nonce-of-the-run";
 
 /// A channel in a directory of its own.
 pub(crate) struct Run {
@@ -134,6 +136,14 @@ impl Container {
     }
 }
 
+/// A whole conversation.
+pub(crate) fn lines(script: &[Body]) -> Vec<u8> {
+    (1..)
+        .zip(script)
+        .flat_map(|(seq, body)| line(seq, body.clone()))
+        .collect()
+}
+
 pub(crate) fn line(seq: u64, body: Body) -> Vec<u8> {
     encode(&Message { body, seq, t: seq }, MAX_FRAME).unwrap()
 }
@@ -200,12 +210,8 @@ pub(crate) fn bye(seq: u64, refused: u64) -> Body {
 /// Starts this test binary again as a container of its own process, which sends `script`, waits for
 /// the acknowledgement of its last message, and either exits or waits to be killed.
 pub(crate) fn spawn(socket: &Path, dir: &Path, script: &[Body], end: ProcessEnd) -> Child {
-    let lines: Vec<u8> = (1..)
-        .zip(script)
-        .flat_map(|(seq, body)| line(seq, body.clone()))
-        .collect();
     let file = dir.join("script");
-    fs::write(&file, lines).unwrap();
+    fs::write(&file, lines(script)).unwrap();
     Command::new("/proc/self/exe")
         .args([
             "--exact",
@@ -240,18 +246,15 @@ fn plays_a_container_where_it_is_told_to() {
     let Some(socket) = environment.get("FAKE_CONTAINER_SOCKET") else {
         return;
     };
-    let script = fs::read(environment.get("FAKE_CONTAINER_SCRIPT").unwrap()).unwrap();
-    let last = script
-        .split(|b| *b == b'\n')
-        .filter(|line| !line.is_empty())
-        .count();
+    let script = environment.get("FAKE_CONTAINER_SCRIPT").unwrap();
+    let script = filled_in(&fs::read_to_string(script).unwrap(), &environment);
+    let last = script.lines().count();
     let mut stream = StdStream::connect(socket).unwrap();
-    stream.write_all(&script).unwrap();
+    stream.write_all(script.as_bytes()).unwrap();
     let ack = format!("{{\"type\":\"ack\",\"seq\":{last}}}");
+    let mut answers = BufReader::new(&stream).lines();
     assert!(
-        BufReader::new(&stream)
-            .lines()
-            .any(|line| line.unwrap() == ack),
+        answers.any(|line| line.is_ok_and(|line| line == ack)),
         "no {ack}"
     );
     if environment
@@ -261,4 +264,15 @@ fn plays_a_container_where_it_is_told_to() {
         // Its standard input is closed by nobody: only a signal ends this.
         let _ = std::io::stdin().read_line(&mut String::new());
     }
+}
+
+/// What a container learns from its environment, where an engine launched it.
+fn filled_in(script: &str, environment: &Environment) -> String {
+    let text = |name| environment.get(name).and_then(|value| value.to_str());
+    let (Some(nonce), Some(allow)) = (text("SANDBOX_REPORT_NONCE"), text("SANDBOX_EGRESS_ALLOW"))
+    else {
+        return script.to_owned();
+    };
+    let digest = policy::Policy::parse(allow).unwrap().digest().to_string();
+    script.replace(NONCE, nonce).replace(DIGEST, &digest)
 }

@@ -8,4 +8,7 @@
 
 mod channel;
 mod container;
+mod engine;
 mod log;
+mod run;
+mod view;

@@ -1,0 +1,168 @@
+//! Plays the engine: a program called `docker` that does what a test says, and a host around it.
+
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use report::Body;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::container::lines;
+
+/// A host with an engine of which everything is known.
+pub(crate) struct Host {
+    dir: TempDir,
+}
+
+/// What the engine knows of a container that ran and ended with a code.
+pub(crate) fn ended(code: i32) -> String {
+    format!(
+        r#"{{"state":{{"Running":false,"OOMKilled":false,"ExitCode":{code},"StartedAt":"2026-11-29T16:44:43Z"}},"networks":{{"bridge":null}}}}"#
+    )
+}
+
+/// What it knows of one that could not be started.
+pub(crate) const NEVER_STARTED: &str = r#"{"state":{"Running":false,"ExitCode":0,"StartedAt":"0001-01-01T00:00:00Z"},"networks":null}"#;
+
+impl Host {
+    /// Its image is this project's, and its containers do nothing and end with 0.
+    pub(crate) fn new() -> Self {
+        let host = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        for dir in ["bin", "run"] {
+            fs::create_dir(host.path(dir)).unwrap();
+        }
+        host.image(r#"{"Entrypoint":["/usr/local/bin/sandbox-entrypoint"],"Cmd":["/bin/bash"]}"#);
+        host.on("pull", "exit 1");
+        host.on("cp", "exit 0");
+        host.on("kill", "exit 0");
+        host.container(":", &ended(0));
+        host.write_engine();
+        host
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The image that the engine has.
+    pub(crate) fn image(&self, config: &str) {
+        self.on("image", &format!("echo '{config}'"));
+    }
+
+    /// What the engine does when told `verb`.
+    pub(crate) fn on(&self, verb: &str, script: &str) {
+        fs::write(self.path(verb), script).unwrap();
+    }
+
+    /// What a container does, and what the engine knows of it afterwards.
+    pub(crate) fn container(&self, script: &str, state: &str) {
+        self.on("role", script);
+        fs::write(self.path("state"), state).unwrap();
+    }
+
+    /// A container that says all this over its channel, and the code of the engine's client then.
+    pub(crate) fn reports(&self, script: &[Body], code: i32) {
+        fs::write(self.path("script"), lines(script)).unwrap();
+        let binary = std::env::current_exe().unwrap();
+        let role = format!(
+            "FAKE_CONTAINER_SOCKET=$socket FAKE_CONTAINER_SCRIPT={} {} --exact \
+             container::plays_a_container_where_it_is_told_to >/dev/null || exit 99\nexit {code}",
+            self.path("script").display(),
+            binary.display()
+        );
+        self.container(&role, &ended(code));
+    }
+
+    /// `host-collector` on this host.
+    pub(crate) fn collector(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_host-collector"));
+        command.args(arguments).stdin(Stdio::null());
+        command.env(
+            "PATH",
+            format!("{}:/usr/bin:/bin", self.path("bin").display()),
+        );
+        command
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env("SANDBOX_AUDIT_DIR", self.path("audit"));
+        command
+    }
+
+    /// Runs a verb to its end.
+    pub(crate) fn does(&self, arguments: &[&str]) -> Done {
+        Done::of(self.collector(arguments).output().unwrap())
+    }
+
+    /// Every call of the engine, one a line.
+    pub(crate) fn calls(&self) -> String {
+        fs::read_to_string(self.path("calls")).unwrap_or_default()
+    }
+
+    /// The lines of the session log.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.path("audit/sessions.jsonl")).unwrap_or_default();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn write_engine(&self) {
+        let script = format!(
+            r#"#!/bin/sh
+cd '{dir}'
+echo "$*" >>calls
+case "$1" in
+    version) echo 99 ;;
+    create) echo created ;;
+    container) cat state ;;
+    image | pull | cp | kill) . "./$1" ;;
+    run)
+        while [ $# -gt 0 ]; do
+            case "$1" in
+                --cidfile) cidfile=$2 ;;
+                --mount)
+                    case "$2" in *dst=/run/sandbox-egress/host*)
+                        socket=${{2#*src=}}
+                        socket=${{socket%%,*}}/report.sock
+                    esac ;;
+            esac
+            shift
+        done
+        echo the-container >"$cidfile"
+        . ./role
+        ;;
+esac
+"#,
+            dir = self.dir.path().display()
+        );
+        executable(&self.path("bin/docker"), &script);
+    }
+}
+
+fn executable(path: &Path, content: &str) {
+    fs::write(path, content).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// What a verb came to.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Done {
+    pub(crate) fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
