@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_guest_that_was_asked_to_stop_is_told_from_one_that_ended_by_itself() {
-        let child = Command::new("true").spawn().unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
         let (pid, asked_to_stop) = (Pid::from_child(&child), Cell::new(false));
         let guest = Guest {
             pid,
@@ -242,6 +242,7 @@ mod tests {
         guest.forward(Signal::TERM.as_raw());
         let exit = guest.exit(Ended::Exited(5), 0);
         assert_eq!((exit.end_reason, exit.code), (EndReason::Stopped, Some(5)));
+        child.wait().unwrap();
     }
 
     #[test]
