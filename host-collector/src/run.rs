@@ -24,6 +24,7 @@ pub use variables::VariableError;
 
 pub(crate) use summary::{SHOWN_ID, doubt, target};
 
+use report::EndReason;
 use tokio::runtime::Builder;
 
 use crate::{
@@ -67,7 +68,10 @@ async fn run(args: RunArgs, environment: &Environment) -> Result<i32, RunError> 
         &prepared.launch.run_id,
         host_name(),
     );
-    say(&summary(&session));
+    // A command that could not be started has been named by the entrypoint: that is the one line.
+    if session.end_reason != Some(EndReason::StartFailed) {
+        say(&summary(&session));
+    }
     let audit_dir = args.audit.audit_dir.or_else(|| environment.audit_dir());
     if let Err(error) = record(audit_dir, session, &driven) {
         say(&format!("this run is not in the session log: {error}"));

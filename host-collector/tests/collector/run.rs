@@ -373,6 +373,24 @@ fn a_command_that_cannot_be_started_without_an_allowlist_has_the_engine_s_code()
 }
 
 #[test]
+fn a_command_that_cannot_be_started_is_a_run_that_its_entrypoint_explains() {
+    let host = Host::new();
+    let exit = Body::Exit(Exit {
+        code: Some(127),
+        signal: None,
+        end_reason: EndReason::StartFailed,
+        cpu_ms: 0,
+        peak_rss_kb: None,
+        outlived_root: 0,
+        detail: None,
+    });
+    host.reports(&[hello(NONCE), enforcing(), exit, bye(4, 0)], 127);
+    let done = host.does(&RUN);
+    assert_eq!((done.code, done.stderr.as_str()), (127, ""));
+    assert_eq!(host.log()[0]["end_reason"], "start_failed");
+}
+
+#[test]
 fn an_image_that_is_nowhere_is_named_with_the_remedy() {
     let host = Host::new();
     host.on("image", "exit 1");
