@@ -155,3 +155,50 @@ impl Channel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_has_its_socket_and_its_journal_and_secrets_of_its_own() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (a, b) = (
+            Channel::create(one.path(), None).unwrap(),
+            Channel::create(two.path(), None).unwrap(),
+        );
+        assert!(
+            a.directory().join("report.sock").exists() && one.path().join("journal.jsonl").exists()
+        );
+        assert_ne!(a.nonce().expose(), b.nonce().expose());
+        assert_ne!(a.nonce().expose(), a.resume_token.expose());
+    }
+
+    #[test]
+    fn a_directory_that_had_a_channel_gets_no_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = Channel::create(dir.path(), None).unwrap();
+        let error = Channel::create(dir.path(), None).unwrap_err().to_string();
+        assert!(error.contains(dir.path().to_str().unwrap()), "{error}");
+    }
+
+    #[test]
+    fn a_channel_that_is_given_up_leaves_no_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let channel = Channel::create(dir.path(), None).unwrap();
+        let socket = channel.directory().join("report.sock");
+        drop(channel);
+        assert!(!socket.exists());
+    }
+
+    #[test]
+    fn a_channel_does_not_print_its_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let channel = Channel::create(dir.path(), None).unwrap();
+        let shown = format!("{channel:?}");
+        assert!(
+            !shown.contains(channel.nonce().expose())
+                && !shown.contains(channel.resume_token.expose())
+        );
+    }
+}

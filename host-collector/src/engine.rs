@@ -238,10 +238,29 @@ mod tests {
     use super::*;
 
     /// A program in `dir` that stands for an engine.
-    fn fake(dir: &Path, name: &str, script: &str) {
+    pub(super) fn fake(dir: &Path, name: &str, script: &str) {
         let file = dir.join(name);
         fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// A docker that does this, and writes down what it was told.
+    pub(super) async fn docker(dir: &Path, script: &str) -> Engine {
+        let calls = dir.join("calls");
+        fake(
+            dir,
+            "docker",
+            &format!("echo \"$*\" >>'{}'\n{script}", calls.display()),
+        );
+        Engine::find(Some(EngineKind::Docker), &path(dir))
+            .await
+            .unwrap()
+    }
+
+    /// What it was told since it was found.
+    pub(super) fn calls(dir: &Path) -> String {
+        let calls = fs::read_to_string(dir.join("calls")).unwrap();
+        calls.split_once('\n').unwrap().1.to_owned()
     }
 
     fn path(dir: &Path) -> Environment {
@@ -295,5 +314,47 @@ mod tests {
             "docker: \\u{1b}[31mno"
         );
         assert_eq!(last_line(b"").as_str(), "it did not say why");
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_was_asked_for_is_not_replaced_by_another() {
+        let dir = tempfile::tempdir().unwrap();
+        fake(dir.path(), "podman", "echo 4.3.1");
+        let error = Engine::find(Some(EngineKind::Docker), &path(dir.path()))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, EngineError::NotInstalled(EngineKind::Docker)),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_client_gets_the_plan_s_variables_in_its_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), "[ \"$1\" = version ] || exit \"$CODE\"").await;
+        let plan = Plan {
+            arguments: vec!["run".into()],
+            environment: vec![("CODE".into(), "42".into())],
+        };
+        assert_eq!(
+            engine.launch(&plan).unwrap().wait().await.unwrap().code(),
+            Some(42)
+        );
+        assert_eq!(calls(dir.path()), "run\n");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_gone_is_named() {
+        let engine = Engine {
+            kind: EngineKind::Docker,
+            program: "/nowhere/docker".into(),
+        };
+        let error = engine
+            .ask("version", ["version"])
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("start /nowhere/docker: "), "{error}");
     }
 }

@@ -136,4 +136,23 @@ mod tests {
         assert_eq!(environment.program("tool"), Some(file));
         assert_eq!(Environment::of([("PATH", ".")]).program("tool"), None);
     }
+
+    #[test]
+    fn an_empty_variable_is_set_but_has_nothing_to_say() {
+        let environment = Environment::of([("EMPTY", "")]);
+        assert_eq!(
+            (environment.get("EMPTY"), environment.is_set("EMPTY")),
+            (None, true)
+        );
+        assert_eq!(
+            (environment.get("OTHER"), environment.is_set("OTHER")),
+            (None, false)
+        );
+    }
+
+    #[test]
+    fn without_a_path_there_are_no_programs() {
+        assert_eq!(Environment::default().program("sh"), None);
+        assert!(Environment::of_process().program("sh").is_some());
+    }
 }

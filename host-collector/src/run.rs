@@ -8,6 +8,7 @@ mod identity;
 mod outcome;
 mod prepare;
 mod publish;
+mod request;
 mod signals;
 mod summary;
 mod variables;

@@ -289,4 +289,47 @@ mod tests {
             "{line}"
         );
     }
+
+    #[test]
+    fn a_number_that_is_a_lower_bound_says_so_and_an_exact_one_says_nothing() {
+        let host = |at_least| {
+            let host = ReachedHost {
+                host: Some("a".into()),
+                address: None,
+                port: None,
+                connections: 1,
+                failures: 0,
+                bytes_up: 0,
+                bytes_down: 0,
+                at_least,
+            };
+            serde_json::to_value(host).unwrap()
+        };
+        assert_eq!(host(true)["at_least"], true);
+        assert_eq!(host(false).get("at_least"), None);
+        assert_eq!(host(false).get("address"), None);
+    }
+
+    #[test]
+    fn a_gap_that_was_open_at_the_end_has_a_null_and_no_time() {
+        let gap = GapRecord {
+            kind: GapKind::Outage,
+            from_ms: 1,
+            to_ms: None,
+            detail: String::new(),
+        };
+        let value = serde_json::to_value(gap).unwrap();
+        assert_eq!(
+            value,
+            serde_json::json!({"kind": "outage", "from_ms": 1, "to_ms": null, "detail": ""})
+        );
+    }
+
+    #[test]
+    fn a_line_of_a_later_version_is_read_as_far_as_it_is_known() {
+        let later =
+            r#"{"v":3,"image":"i","new_field":{"a":1},"egress_denied":2,"network":"allowlist"}"#;
+        let read: Session = serde_json::from_str(later).unwrap();
+        assert_eq!((read.v, read.network.egress_denied), (Some(3), Some(2)));
+    }
 }

@@ -133,3 +133,93 @@ impl<R: Ord + Clone> Totals<R> {
         self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn denied(count: u64) -> Denied {
+        Denied {
+            target: Target {
+                host: None,
+                address: Some([192, 0, 2, 1].into()),
+                port: None,
+            },
+            proto: Transport::Icmp,
+            reason: DenyReason::Packet,
+            count,
+            first: 1,
+            last: 2,
+        }
+    }
+
+    #[test]
+    fn what_a_target_lacks_is_absent_on_the_wire() {
+        assert_eq!(
+            serde_json::to_string(&denied(3)).unwrap(),
+            r#"{"address":"192.0.2.1","proto":"icmp","reason":"packet","count":3,"first":1,"last":2}"#
+        );
+    }
+
+    #[test]
+    fn a_sum_stays_at_its_greatest_value_instead_of_starting_over() {
+        let mut totals = Totals::default();
+        totals.deny(&denied(u64::MAX));
+        totals.deny(&denied(1));
+        assert_eq!(totals.denied.get(&DenyReason::Packet), Some(&u64::MAX));
+        let one = Allowed {
+            target: Target::default(),
+            connections: u64::MAX,
+            failures: 1,
+            bytes_up: 2,
+            bytes_down: 3,
+        };
+        totals.allow(&one);
+        totals.allow(&one);
+        assert_eq!(
+            (
+                totals.connections,
+                totals.failures,
+                totals.bytes_up,
+                totals.bytes_down
+            ),
+            (u64::MAX, 2, 4, 6)
+        );
+    }
+
+    #[test]
+    fn totals_of_an_earlier_version_are_read() {
+        let line = r#"{"denied":{},"connections":1,"failures":0,"bytes_up":0,"bytes_down":0}"#;
+        assert_eq!(
+            serde_json::from_str::<Totals>(line).unwrap(),
+            Totals {
+                connections: 1,
+                ..Totals::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_protocol_that_has_no_name_here_is_another_one() {
+        assert_eq!(
+            serde_json::from_str::<Transport>("\"sctp\"").unwrap(),
+            Transport::Other
+        );
+    }
+
+    #[test]
+    fn two_increments_for_one_target_are_one() {
+        let mut sum = Allowed {
+            target: Target::default(),
+            connections: 1,
+            failures: 0,
+            bytes_up: 5,
+            bytes_down: 7,
+        };
+        sum.add(&sum.clone());
+        assert_eq!(
+            (sum.connections, sum.failures, sum.bytes_up, sum.bytes_down),
+            (2, 0, 10, 14)
+        );
+    }
+}

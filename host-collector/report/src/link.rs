@@ -82,3 +82,47 @@ pub enum FromProxy {
     /// The answer to [`ToProxy::Drain`]: nothing follows.
     Drained,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start() -> Start {
+        Start {
+            allow: vec!["a.example".into()],
+            policy_digest: "d".into(),
+            guard: Vec::new(),
+            clock_origin_ms: 5,
+            max_connections: 6,
+            resolvers: vec![[192, 0, 2, 53].into()],
+            upstream_proxy: None,
+        }
+    }
+
+    #[test]
+    fn what_pid_1_says_is_what_the_proxy_reads() {
+        for message in [
+            ToProxy::Listeners {
+                kinds: vec![Ingress::Explicit, Ingress::Redirect],
+            },
+            ToProxy::Start(Box::new(start())),
+            ToProxy::Drain,
+        ] {
+            let line = serde_json::to_string(&message).unwrap();
+            assert_eq!(
+                serde_json::from_str::<ToProxy>(&line).unwrap(),
+                message,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_allowlist_of_a_hundred_thousand_names_fits() {
+        let allow = (0..100_000)
+            .map(|n| format!("{}{n}.example", "x".repeat(230)))
+            .collect();
+        let start = ToProxy::Start(Box::new(Start { allow, ..start() }));
+        assert!(crate::encode(&start, MAX_FRAME).is_ok());
+    }
+}

@@ -223,3 +223,95 @@ pub struct Welcome {
     /// The secret with which this container may come back after the collector was restarted.
     pub resume_token: String,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wire(body: Body) -> String {
+        serde_json::to_string(&Message { body, seq: 7, t: 9 }).unwrap()
+    }
+
+    fn hello() -> Body {
+        let version = Printable::new("1");
+        Body::Hello(Hello {
+            protocol: 1,
+            nonce: "n".into(),
+            version,
+            policy_digest: None,
+            guest_uid: 5,
+        })
+    }
+
+    fn gap() -> Body {
+        Body::Gap(Gap {
+            kind: GapKind::Tamper,
+            from: 1,
+            to: None,
+            detail: Printable::new("d"),
+        })
+    }
+
+    #[test]
+    fn the_type_is_the_first_field_of_every_message() {
+        let bye = Body::Bye(Bye {
+            last_seq: 7,
+            totals: Totals::default(),
+        });
+        for body in [hello(), gap(), bye, Body::Totals(Totals::default())] {
+            let line = wire(body);
+            assert!(line.starts_with("{\"type\":\""), "{line}");
+            assert!(line.ends_with("\"seq\":7,\"t\":9}"), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_spelling_on_the_wire_is_stable() {
+        assert_eq!(
+            wire(hello()),
+            r#"{"type":"hello","protocol":1,"nonce":"n","version":"1","guest_uid":5,"seq":7,"t":9}"#
+        );
+        assert_eq!(
+            wire(gap()),
+            r#"{"type":"gap","kind":"tamper","from":1,"detail":"d","seq":7,"t":9}"#
+        );
+    }
+
+    #[test]
+    fn what_is_sent_is_what_is_read() {
+        let exit = Body::Exit(Exit {
+            code: None,
+            signal: Some(9),
+            end_reason: EndReason::Oom,
+            cpu_ms: 1,
+            peak_rss_kb: Some(2),
+            outlived_root: 3,
+            detail: Some(Printable::new("x")),
+        });
+        for body in [hello(), gap(), exit] {
+            let read: Message = serde_json::from_str(&wire(body.clone())).unwrap();
+            assert_eq!(read, Message { body, seq: 7, t: 9 });
+        }
+    }
+
+    #[test]
+    fn fields_and_kinds_of_later_versions_are_no_error() {
+        let line =
+            r#"{"type":"gap","kind":"eclipse","from":1,"detail":"d","colour":[1],"seq":7,"t":9}"#;
+        let Body::Gap(gap) = serde_json::from_str::<Message>(line).unwrap().body else {
+            panic!("{line}")
+        };
+        assert_eq!(gap.kind, GapKind::Unknown);
+    }
+
+    #[test]
+    fn the_host_s_words_are_short_and_later_ones_are_no_error() {
+        assert_eq!(
+            serde_json::to_string(&HostMessage::Ack { seq: 3 }).unwrap(),
+            r#"{"type":"ack","seq":3}"#
+        );
+        let later: HostMessage =
+            serde_json::from_str(r#"{"type":"policy","generation":2}"#).unwrap();
+        assert_eq!(later, HostMessage::Unknown);
+    }
+}

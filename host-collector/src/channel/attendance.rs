@@ -80,3 +80,68 @@ impl Refusals {
         self.last = Some(refusal);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use report::{Body, ChannelState, Received, Seed};
+
+    fn attendance(reports: Option<Reports>, last: Option<Refusal>) -> Attendance {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::create(&dir.path().join("j"), 0).unwrap();
+        Attendance {
+            reports,
+            refusals: Refusals { count: 1, last },
+            journal,
+        }
+    }
+
+    fn reports(fault: Option<Fault>) -> Reports {
+        let mut account = Account::new(Seed([0; 16]));
+        account.apply(&Received {
+            body: Body::Unknown,
+            seq: 1,
+            t: 0,
+        });
+        Reports {
+            account,
+            peer: PeerEnd::Exited,
+            fault,
+        }
+    }
+
+    #[test]
+    fn where_nobody_was_admitted_the_last_one_turned_away_is_the_reason() {
+        let silent = attendance(None, Some(Refusal::Nonce));
+        assert_eq!(silent.verdict().state, ChannelState::NeverConnected);
+        assert!(
+            silent
+                .shortfall()
+                .unwrap()
+                .contains("did not know the nonce")
+        );
+        assert_eq!(attendance(None, None).shortfall(), None);
+    }
+
+    #[test]
+    fn a_fault_of_the_channel_is_a_better_reason_than_its_consequence() {
+        let broken = attendance(
+            Some(reports(Some(std::io::Error::other("snapped").into()))),
+            None,
+        );
+        assert!(broken.shortfall().unwrap().contains("snapped"));
+        assert!(
+            attendance(Some(reports(None)), None)
+                .shortfall()
+                .unwrap()
+                .contains("no bye")
+        );
+    }
+
+    #[test]
+    fn a_container_that_only_said_hello_has_launched_nothing() {
+        assert!(!attendance(Some(reports(None)), None).was_launched());
+        assert!(!attendance(None, None).was_launched());
+    }
+}

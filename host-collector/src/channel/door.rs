@@ -1,8 +1,9 @@
 //! The listening socket of one run: open for the first peer that proves itself, then gone.
 
 use std::{
-    fs::{self, DirBuilder, Permissions},
+    fs::{self, DirBuilder, File, Permissions},
     io,
+    os::fd::AsRawFd as _,
     os::unix::{
         fs::{DirBuilderExt as _, PermissionsExt as _},
         net::UnixListener as StdListener,
@@ -35,7 +36,10 @@ impl Door {
         DirBuilder::new().mode(0o711).create(directory)?;
         fs::set_permissions(directory, Permissions::from_mode(0o711))?;
         let socket = directory.join(SOCKET);
-        let listener = StdListener::bind(&socket)?;
+        // By way of a descriptor, for the name of a socket is at most 107 bytes long (unix(7)).
+        let opened = File::open(directory)?;
+        let name = format!("/proc/self/fd/{}/{SOCKET}", opened.as_raw_fd());
+        let listener = StdListener::bind(name)?;
         fs::set_permissions(&socket, Permissions::from_mode(0o666))?;
         listener.set_nonblocking(true)?;
         Ok(Self { listener, socket })
@@ -103,5 +107,13 @@ mod tests {
             Door::open(dir.path()).unwrap_err().kind(),
             io::ErrorKind::AlreadyExists
         );
+    }
+
+    #[test]
+    fn a_directory_with_a_long_name_has_a_socket_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = dir.path().join("x".repeat(200));
+        let door = Door::open(&long).unwrap();
+        assert!(door.socket.exists());
     }
 }

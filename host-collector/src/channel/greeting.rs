@@ -174,4 +174,28 @@ mod tests {
         let right = expected.nonce.expose().to_owned();
         assert!(judge(&hello(&right, PROTOCOL, Some("bb")), &expected).is_ok());
     }
+
+    #[test]
+    fn every_refusal_is_one_line() {
+        for refusal in [
+            Refusal::Silent,
+            Refusal::NoHello,
+            Refusal::Nonce,
+            Refusal::Protocol(9),
+            Refusal::Frame(FrameError::TooLong { limit: 7 }),
+            Refusal::Gone(io::ErrorKind::UnexpectedEof.into()),
+            Refusal::Unpinned(io::ErrorKind::NotFound.into()),
+            Refusal::Policy {
+                version: Printable::new("1\n"),
+                theirs: Printable::new("\u{1b}"),
+                ours: "aa".into(),
+            },
+        ] {
+            let line = refusal.to_string();
+            assert!(
+                !line.contains(char::is_control) && line.len() > 10,
+                "{line}"
+            );
+        }
+    }
 }

@@ -118,6 +118,7 @@ impl Container<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::tests::{calls, docker};
 
     fn state(json: &str) -> State {
         serde_json::from_str(json).unwrap()
@@ -157,5 +158,36 @@ mod tests {
         let state =
             state(r#"{"state":{"Running":true,"ExitCode":0,"StartedAt":"2026-11-29T16:44:43Z"}}"#);
         assert_eq!((state.is_running(), state.exit_code()), (true, None));
+    }
+
+    #[tokio::test]
+    async fn a_container_is_told_by_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), "").await;
+        let container = engine.container("abc".into());
+        container.signal("TERM").await.unwrap();
+        container.ended().await.unwrap();
+        container.remove().await.unwrap();
+        assert_eq!(
+            calls(dir.path()),
+            "kill --signal TERM abc\nwait abc\nrm --force abc\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_the_engine_refuses_is_an_error_with_its_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(
+            dir.path(),
+            "[ \"$1\" = version ] || { echo 'no such container' >&2; exit 1; }",
+        )
+        .await;
+        let error = engine
+            .container("abc".into())
+            .state()
+            .await
+            .unwrap_err()
+            .to_string();
+        assert_eq!(error, "docker container inspect: no such container");
     }
 }

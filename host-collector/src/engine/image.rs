@@ -138,6 +138,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::tests::{calls, docker};
 
     fn image(json: &str) -> Image {
         serde_json::from_str(json).unwrap()
@@ -184,5 +185,57 @@ mod tests {
                 "{program}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_file_is_looked_for_in_a_container_that_is_removed_again() {
+        for (script, found) in [
+            ("exit 0", true),
+            ("[ \"$1\" = cp ] && exit 1; echo id", false),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = docker(dir.path(), &format!("echo id; {script}")).await;
+            assert_eq!(engine.has_file("img", "/a/b").await.unwrap(), found);
+            let told = calls(dir.path());
+            assert!(
+                told.starts_with("create --pull never --network none --entrypoint /a/b -- img\n"),
+                "{told}"
+            );
+            assert!(
+                told.contains("/a/b -\n") && told.contains("rm --force id"),
+                "{told}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_here_is_not_pulled() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), "echo '{\"Cmd\":[\"sh\"]}'").await;
+        assert_eq!(engine.image("img").await.unwrap().argv(&[]), ["sh"]);
+        assert_eq!(
+            calls(dir.path()),
+            "image inspect --format {{json .Config}} -- img\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_image_that_cannot_be_pulled_is_named_harmlessly() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), "[ \"$1\" = version ]").await;
+        let error = engine.image("img\u{1b}").await.unwrap_err().to_string();
+        assert!(
+            error.contains("no image `img\\u{1b}`") && error.contains("check the name"),
+            "{error}"
+        );
+        assert!(calls(dir.path()).contains("pull -- img"));
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_no_configuration_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), "echo rubbish").await;
+        let error = engine.inspect_image("img").await.unwrap_err();
+        assert!(matches!(error, EngineError::Unreadable { .. }), "{error}");
     }
 }

@@ -138,4 +138,25 @@ mod tests {
         };
         assert!(evidence.keep("a", &journal).unwrap().exists());
     }
+
+    #[test]
+    fn the_details_of_one_run_are_not_written_over_by_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("j");
+        fs::write(&journal, "x").unwrap();
+        let evidence = Evidence::of(dir.path());
+        evidence.keep("a", &journal).unwrap();
+        assert_eq!(
+            evidence.keep("a", &journal).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
+    }
+
+    #[test]
+    fn what_is_there_is_kept_and_what_is_not_was_pruned() {
+        assert_eq!(
+            (evidence_of("/"), evidence_of("/nowhere")),
+            ("kept", "pruned")
+        );
+    }
 }

@@ -164,4 +164,37 @@ mod tests {
     fn a_log_that_does_not_exist_is_empty() {
         assert_eq!(Entries::open(Path::new("/nowhere")).count(), 0);
     }
+
+    #[test]
+    fn a_line_that_is_not_text_is_skipped_and_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            generations::file(dir.path(), 0),
+            b"{\"run_id\":\"\xff\"}\n{\"run_id\":\"1\"}\n",
+        )
+        .unwrap();
+        let mut entries = Entries::open(dir.path());
+        assert_eq!(
+            (runs(&mut entries), entries.skipped()),
+            (vec!["1".to_owned()], 1)
+        );
+    }
+
+    #[test]
+    fn a_directory_in_the_place_of_a_file_hides_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(generations::file(dir.path(), 0)).unwrap();
+        write(dir.path(), 1, "{\"run_id\":\"1\"}\n");
+        assert_eq!(runs(&mut Entries::open(dir.path())), ["1"]);
+    }
+
+    #[test]
+    fn an_entry_keeps_its_line_as_it_stands() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 0, "{\"z\":1.50, \"run_id\":\"1\"}\n");
+        assert_eq!(
+            Entries::open(dir.path()).next().unwrap().line,
+            "{\"z\":1.50, \"run_id\":\"1\"}"
+        );
+    }
 }

@@ -114,10 +114,28 @@ const UNKNOWN: i32 = 125;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::environment::Environment;
 
     #[test]
     fn a_client_that_is_killed_has_the_code_that_shells_give_it() {
         assert_eq!(code(ExitStatus::from_raw(3 << 8)), 3);
         assert_eq!(code(ExitStatus::from_raw(9)), 137);
+    }
+
+    #[tokio::test]
+    async fn a_container_is_known_by_what_the_engine_wrote_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("docker");
+        fs::write(&program, "#!/bin/sh\n").unwrap();
+        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        fs::set_permissions(&program, mode).unwrap();
+        let path = Environment::of([("PATH", dir.path().to_str().unwrap())]);
+        let engine = Engine::find(None, &path).await.unwrap();
+        let cidfile = dir.path().join("cid");
+        assert!(container(&engine, &cidfile).is_none());
+        for (content, known) in [("", false), ("\n", false), ("abc", true), ("abc\n", true)] {
+            fs::write(&cidfile, content).unwrap();
+            assert_eq!(container(&engine, &cidfile).is_some(), known, "{content:?}");
+        }
     }
 }

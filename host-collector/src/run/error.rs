@@ -113,3 +113,44 @@ pub enum SetUpError {
         code: i32,
     },
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_is_one_line_with_a_remedy() {
+        let image = Printable::new("img\nx");
+        let config: [ConfigError; 5] = [
+            ConfigError::UnusedList("none"),
+            ConfigError::Workspace {
+                path: "/w".into(),
+                source: io::ErrorKind::NotFound.into(),
+            },
+            ConfigError::Address,
+            ConfigError::NoTerminal,
+            ConfigError::NoCommand(image.clone()),
+        ];
+        for error in config {
+            let line = RunError::from(error).to_string();
+            let remedies = ["leave", "name a directory", "use --enforce", "give one"];
+            assert!(
+                !line.contains('\n') && remedies.iter().any(|r| line.contains(r)),
+                "{line}"
+            );
+        }
+        let set_up = [
+            SetUpError::NoEntrypoint {
+                image: image.clone(),
+            },
+            SetUpError::Silent { image, code: 3 },
+        ];
+        for error in set_up {
+            let line = RunError::from(error).to_string();
+            assert!(
+                !line.contains('\n') && line.contains("img\\u{a}x"),
+                "{line}"
+            );
+        }
+    }
+}
