@@ -22,12 +22,13 @@ use rustix::{
     },
 };
 
-use crate::accounts::User;
+use crate::{accounts::User, failure::Failure, families::Families, identity::Unprivileged};
 
 /// What a process is started with.
 #[derive(Debug, Default)]
 pub(crate) struct Launch {
     become_user: Option<Ids>,
+    families: Option<Families>,
     umask: Option<u32>,
     foreground: bool,
 }
@@ -58,6 +59,16 @@ impl Launch {
     /// As what the engine made PID 1 itself.
     pub(crate) fn unchanged() -> Self {
         Self::default()
+    }
+
+    /// As everything runs under an allowlist: unprivileged, and with sockets of those families only
+    /// that the rules see.
+    pub(crate) fn confined(identity: &Unprivileged) -> Result<Self, Failure> {
+        let families = Some(Families::only_local_and_ip()?);
+        Ok(Self {
+            families,
+            ..Self::unprivileged(identity.user())
+        })
     }
 
     /// With this file mode creation mask.
@@ -107,6 +118,9 @@ impl Launch {
                 },
             )?;
             set_no_new_privs(true)?;
+        }
+        if let Some(families) = &self.families {
+            families.apply()?;
         }
         SigSet::empty().thread_set_mask().map_err(io::Error::from)
     }

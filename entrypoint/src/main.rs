@@ -9,6 +9,7 @@ mod channel;
 mod config;
 mod environment;
 mod failure;
+mod families;
 mod finish;
 mod firewall;
 mod guest;

@@ -42,7 +42,7 @@ impl Proxy {
             Failure::setup(STEP, error, "check the image's sandbox-egress-proxy")
         };
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
-        let child = Launch::unprivileged(identity.user())
+        let child = Launch::confined(identity)?
             .spawn(
                 Command::new(executable()?)
                     .env_clear()

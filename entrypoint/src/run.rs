@@ -194,6 +194,7 @@ impl Enforced {
         mut outbox: Outbox,
     ) -> Result<Outcome, Failure> {
         let user = identities.guest.user();
+        let launch = Launch::confined(&identities.guest)?;
         let mut environment = environment::inherited(std::env::vars_os(), Some(user));
         environment::add_proxy(&mut environment, allowlist.proxy_port);
         let sacrifice = oom::Sacrifice::prepare();
@@ -204,7 +205,7 @@ impl Enforced {
             .map_err(Failure::system("wait for signals"))?;
         let account = Account::new(outbox);
         let mut session = Session::new(account, channel, self.proxy, self.nflog, signals);
-        let started = Guest::start(config, Launch::unprivileged(user), &environment);
+        let started = Guest::start(config, launch, &environment);
         sacrifice.end();
         let attended = match started {
             Ok(guest) => attend(&mut session, &guest, &self.firewall).await,

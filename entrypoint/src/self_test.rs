@@ -90,7 +90,7 @@ impl Probes {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
-        let child = Launch::unprivileged(guest.user())
+        let child = Launch::confined(guest)?
             .spawn(&mut command)
             .map_err(|error| fail(error.to_string()))?;
         let output = child
