@@ -104,17 +104,19 @@ fn exit(attendance: &Attendance) -> Option<&report::Exit> {
     attendance.reports.as_ref()?.account.exit()
 }
 
-/// What the engine alone can tell. A code over 128 may be a signal or a program's own.
+/// What the engine alone can tell. Codes from 126 on may be a start that failed or a signal, and a
+/// program's own all the same.
 fn observed_end(driven: &Driven, code: i32) -> Option<EndReason> {
     if driven.state.as_ref().is_some_and(State::is_oom_killed) {
         return Some(EndReason::Oom);
     }
-    (driven.attendance.is_none() && code < 128).then_some(EndReason::Exited)
+    (driven.attendance.is_none() && code < CANNOT_START).then_some(EndReason::Exited)
 }
 
 /// `EX_CONFIG` of sysexits.h, as the entrypoint uses it.
 const CONFIG: i32 = 78;
 const SET_UP: i32 = 125;
+const CANNOT_START: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
 #[cfg(test)]
@@ -317,6 +319,10 @@ mod tests {
             (
                 line(137, Some(state(true, 137, false)), None),
                 (Some(137), None, None),
+            ),
+            (
+                line(127, Some(state(true, 127, false)), None),
+                (Some(127), None, None),
             ),
             (
                 line(3, Some(state(true, 3, false)), None),
