@@ -211,4 +211,61 @@ mod tests {
         }
         assert_eq!(gaps, 3);
     }
+
+    fn refused(host: &str) -> FromProxy {
+        FromProxy::Denied(Denied {
+            target: Target {
+                host: Some(Printable::new(host)),
+                ..Target::default()
+            },
+            proto: Transport::Tcp,
+            reason: DenyReason::NotAllowed,
+            count: 2,
+            first: 0,
+            last: 0,
+        })
+    }
+
+    #[test]
+    fn the_proxys_word_is_added_up() {
+        let mut account = account();
+        account.hear(refused("a.example"));
+        account.hear(refused("b.example"));
+        account.hear(FromProxy::Drained);
+        assert_eq!(account.outbox.totals().denied[&DenyReason::NotAllowed], 4);
+    }
+
+    #[test]
+    fn only_the_refusal_of_the_reserved_name_is_the_self_test() {
+        assert!(is_self_test(&refused(UNLISTED_NAME)));
+        assert!(!is_self_test(&refused("example.com")));
+        assert!(!is_self_test(&FromProxy::Drained));
+    }
+
+    #[test]
+    fn each_rule_has_its_own_counter() {
+        let mut account = account();
+        account.settle(Counters {
+            packets: 1,
+            quic: 2,
+            ingress: 3,
+        });
+        let denied = &account.outbox.totals().denied;
+        let counts =
+            [DenyReason::Packet, DenyReason::Quic, DenyReason::Ingress].map(|r| denied[&r]);
+        assert_eq!(counts, [1, 2, 3]);
+    }
+
+    #[test]
+    fn counters_that_cannot_be_read_are_a_gap_over_the_whole_run() {
+        let mut account = account();
+        account.leave_unsettled("nft is gone");
+        let bytes = account.outbox.next_bytes().unwrap();
+        let message: report::Message = serde_json::from_slice(bytes).unwrap();
+        let Body::Gap(gap) = message.body else {
+            panic!("{message:?}")
+        };
+        assert_eq!((gap.kind, gap.from), (GapKind::Overflow, 0));
+        assert!(gap.to.is_some());
+    }
 }

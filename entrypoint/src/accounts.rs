@@ -148,4 +148,34 @@ mod tests {
         assert!(accounts().by_name("broken line").is_none());
         assert!(accounts().by_name("sandbox").is_some());
     }
+
+    #[test]
+    fn the_first_entry_of_a_name_is_the_one_that_counts() {
+        let accounts = Accounts::of("a:x:1:1::/one:\na:x:2:2::/two:\n", "");
+        assert_eq!(accounts.by_name("a").unwrap().uid, 1);
+    }
+
+    #[test]
+    fn a_home_that_is_no_absolute_path_is_none() {
+        let accounts = Accounts::of("a:x:1:1::relative:\nb:x:2:2:::\n", "");
+        assert_eq!(accounts.by_name("a").unwrap().home, None);
+        assert_eq!(accounts.by_name("b").unwrap().home, None);
+    }
+
+    #[test]
+    fn the_primary_group_is_not_repeated_among_the_others() {
+        let accounts = Accounts::of("a:x:1:5::/:\n", "five:x:5:a\nsix:x:6:a\nsix-again:x:6:a\n");
+        assert_eq!(accounts.by_name("a").unwrap().groups, [6]);
+    }
+
+    #[test]
+    fn ids_beyond_32_bits_are_no_entry() {
+        let accounts = Accounts::of("a:x:4294967296:1::/:\nb:x:-1:1::/:\n", "");
+        assert!(accounts.by_name("a").is_none() && accounts.by_name("b").is_none());
+    }
+
+    #[test]
+    fn an_image_without_the_files_has_no_users() {
+        assert!(Accounts::default().by_uid(0).is_none());
+    }
 }

@@ -241,4 +241,39 @@ mod tests {
         answer.extend(welcome(PROTOCOL));
         assert!(greet_with(answer).is_ok());
     }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused() {
+        let parent = directory();
+        std::os::unix::fs::chown(&parent, Some(4242), None).unwrap();
+        let refused = close_parent_to_guest(&parent.join("host/report.sock"));
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("not a directory of root's")
+        );
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_refused() {
+        let parent = directory();
+        let link = parent.join("link");
+        std::os::unix::fs::symlink(parent.join("host"), &link).unwrap();
+        assert!(close_parent_to_guest(&link.join("x/report.sock")).is_err());
+        assert!(
+            close_parent_to_guest(&link.join("report.sock")).is_ok(),
+            "its parent is ours"
+        );
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_is_not_there_is_refused() {
+        let parent = directory();
+        let mut outbox = Outbox::new(RunClock::start());
+        assert!(greet(&parent.join("host/none.sock"), &mut outbox).is_err());
+        fs::remove_dir_all(parent).unwrap();
+    }
 }

@@ -330,4 +330,79 @@ mod tests {
         let upstream = config.unwrap().allowlist.unwrap().upstream_proxy;
         assert_eq!(upstream.as_deref(), Some("proxy.example:3128"));
     }
+
+    #[test]
+    fn a_malformed_entry_is_named_with_its_position() {
+        let line = read(&[(ALLOW, "a.example,https://b.example/")])
+            .unwrap_err()
+            .one_line();
+        assert!(
+            line.contains("https://b.example/") && line.contains('2'),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn every_default_is_that_of_the_contract() {
+        let config = read(&[(ALLOW, "example.com")]).unwrap();
+        assert_eq!((config.run_as, config.umask), (None, None));
+        let allowlist = config.allowlist.unwrap();
+        assert_eq!(allowlist.proxy_port, 3128);
+        assert_eq!(
+            allowlist.socket,
+            PathBuf::from("/run/sandbox-egress/host/report.sock")
+        );
+        assert!(allowlist.ingress.is_empty() && allowlist.upstream_proxy.is_none());
+    }
+
+    #[test]
+    fn empty_variables_are_as_good_as_none() {
+        let all = [
+            "SANDBOX_PROXY_PORT",
+            "SANDBOX_ENFORCE",
+            "SANDBOX_REPORT",
+            "SANDBOX_INGRESS_PORTS",
+            "SANDBOX_UPSTREAM_PROXY",
+            "SANDBOX_RUN_AS",
+        ];
+        let mut variables: Vec<_> = all.iter().map(|name| (*name, "")).collect();
+        variables.push((ALLOW, "example.com"));
+        let config = read(&variables).unwrap();
+        assert_eq!(config.run_as, None);
+        assert_eq!(config.allowlist.unwrap().report, Report::Off);
+    }
+
+    #[test]
+    fn several_ports_may_be_published() {
+        let config = read(&[
+            (ALLOW, "example.com"),
+            ("SANDBOX_INGRESS_PORTS", "tcp:80, udp:53 ,,tcp:1-2"),
+        ]);
+        assert_eq!(config.unwrap().allowlist.unwrap().ingress.len(), 3);
+    }
+
+    #[test]
+    fn a_variable_that_is_not_text_is_refused_by_name() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let lookup = |name: &str| (name == ALLOW).then(|| OsString::from_vec(vec![0xff]));
+        let refused = Config::from_lookup(vec!["true".into()], &lookup);
+        assert!(matches!(
+            refused,
+            Err(Failure::Config {
+                variable: ALLOW,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn a_command_is_kept_word_by_word() {
+        let command: Vec<OsString> = vec!["sh".into(), "-c".into(), "a b".into()];
+        assert_eq!(
+            Config::from_lookup(command.clone(), &|_| None)
+                .unwrap()
+                .command,
+            command
+        );
+    }
 }

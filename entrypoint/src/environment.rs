@@ -136,4 +136,45 @@ mod tests {
             .unwrap();
         assert!(java.starts_with("-Xmx1g -Dhttp.proxyHost="), "{java}");
     }
+
+    #[test]
+    fn variables_that_only_resemble_reserved_ones_are_kept() {
+        let kept = inherited(
+            variables(&[("SANDBOX", "1"), ("MY_SANDBOX_X", "2"), ("sandbox_x", "3")]),
+            None,
+        );
+        assert_eq!(kept.len(), 3);
+    }
+
+    #[test]
+    fn a_value_that_is_not_text_is_handed_on_as_it_is() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let odd = OsString::from_vec(vec![0xff, 0xfe]);
+        let kept = inherited([("X".into(), odd.clone())], None);
+        assert_eq!(kept[OsStr::new("X")], odd);
+    }
+
+    #[test]
+    fn loopback_is_never_asked_of_the_proxy() {
+        let mut environment = Environment::new();
+        add_proxy(&mut environment, 9);
+        assert_eq!(
+            environment[OsStr::new("NO_PROXY")],
+            "localhost,127.0.0.1,::1"
+        );
+        assert_eq!(
+            environment[OsStr::new("no_proxy")],
+            environment[OsStr::new("NO_PROXY")]
+        );
+    }
+
+    #[test]
+    fn a_proxy_of_the_launchers_own_is_replaced() {
+        let mut environment = inherited(variables(&[("https_proxy", "http://elsewhere:1")]), None);
+        add_proxy(&mut environment, 3128);
+        assert_eq!(
+            environment[OsStr::new("https_proxy")],
+            "http://127.0.0.1:3128"
+        );
+    }
 }

@@ -100,4 +100,24 @@ mod tests {
         let failure = Failure::setup("load the firewall", "no nft", "install nftables");
         assert_eq!(failure.exit_code(), EX_SETUP);
     }
+
+    #[test]
+    fn no_control_character_reaches_the_terminal() {
+        let failure = Failure::setup("s", "\u{1b}[31m\r\nx\u{9b}", "r");
+        assert!(
+            !failure.one_line().contains(char::is_control),
+            "{:?}",
+            failure.one_line()
+        );
+    }
+
+    #[test]
+    fn a_system_error_names_its_step() {
+        let failure = Failure::system("open the door")(io::Error::from_raw_os_error(13));
+        assert!(
+            failure
+                .one_line()
+                .starts_with("open the door: Permission denied")
+        );
+    }
 }

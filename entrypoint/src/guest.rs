@@ -251,4 +251,84 @@ mod tests {
         assert_eq!(Ended::Exited(7).exit_code(), ExitCode::from(7));
         assert_eq!(Ended::Signaled(64).exit_code(), ExitCode::from(192));
     }
+
+    fn config(command: &[&str]) -> Config {
+        Config {
+            command: command.iter().map(Into::into).collect(),
+            run_as: None,
+            umask: None,
+            allowlist: None,
+        }
+    }
+
+    #[test]
+    fn a_missing_command_is_127_and_a_directory_126() {
+        for (command, code) in [
+            ("/nonexistent/x", 127),
+            ("/etc", 126),
+            ("/etc/passwd", 126),
+        ] {
+            let refused = Guest::start(
+                &config(&[command]),
+                Launch::unchanged(),
+                &Environment::new(),
+            );
+            assert_eq!(refused.unwrap_err().code(), code, "{command}");
+        }
+    }
+
+    #[test]
+    fn a_complaint_names_the_command() {
+        let refused = Guest::start(
+            &config(&["/nonexistent/x"]),
+            Launch::unchanged(),
+            &Environment::new(),
+        );
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .starts_with("/nonexistent/x: ")
+        );
+    }
+
+    #[test]
+    fn what_is_reported_of_a_start_that_failed_has_the_code_and_the_cause() {
+        let failed = NotStarted {
+            command: "x".into(),
+            source: io::ErrorKind::NotFound.into(),
+        };
+        let exit = failed.exit();
+        assert_eq!(exit.code, Some(127));
+        assert!(exit.detail.unwrap().as_str().starts_with("x: "));
+    }
+
+    #[test]
+    fn a_guest_ended_by_a_signal_has_no_code() {
+        let guest = Guest {
+            pid: rustix::process::getpid(),
+            usage_before: Usage::of_children(),
+            asked_to_stop: Cell::new(false),
+        };
+        let exit = guest.exit(Ended::Signaled(9), 3);
+        assert_eq!(
+            (exit.code, exit.signal, exit.outlived_root),
+            (None, Some(9), 3)
+        );
+        assert_eq!(exit.end_reason, EndReason::Signaled);
+    }
+
+    #[test]
+    fn memory_below_that_of_the_set_up_is_unknown_and_not_that_of_the_set_up() {
+        let usage_before = Usage {
+            cpu_ms: 0,
+            peak_rss_kb: u64::MAX,
+        };
+        let guest = Guest {
+            pid: rustix::process::getpid(),
+            usage_before,
+            asked_to_stop: Cell::new(false),
+        };
+        assert_eq!(guest.exit(Ended::Exited(0), 0).peak_rss_kb, None);
+    }
 }

@@ -215,4 +215,51 @@ mod tests {
         let refused = Identities::resolve(Some("1000"), &Accounts::default(), false);
         assert!(matches!(refused, Err(Failure::Setup { .. })));
     }
+
+    #[test]
+    fn an_explicit_group_replaces_the_primary_one_of_the_entry() {
+        let user = run_as_user("1000:7", &accounts()).unwrap();
+        assert_eq!((user.gid, user.home), (7, Some("/home/sandbox".into())));
+    }
+
+    #[test]
+    fn a_name_that_looks_like_a_number_is_found_by_name_first() {
+        let accounts = Accounts::of("4242:x:7:8::/home/odd:\n", "");
+        assert_eq!(run_as_user("4242", &accounts).unwrap().uid, 7);
+    }
+
+    #[test]
+    fn root_is_no_unprivileged_identity_under_any_name() {
+        for name in ["root", "toor"] {
+            assert!(
+                Unprivileged::new(accounts().by_name(name).unwrap()).is_none(),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_an_allowlist_root_is_a_user_like_any_other() {
+        assert_eq!(run_as_user("root", &accounts()).unwrap().uid, 0);
+    }
+
+    #[test]
+    fn a_proxy_user_that_is_root_is_refused() {
+        let accounts = Accounts::of("sandbox-proxy:x:0:0::/:\n", "");
+        let line = Identities::resolve(Some("1000"), &accounts, false)
+            .unwrap_err()
+            .one_line();
+        assert!(line.contains("`sandbox-proxy` is root"), "{line}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_variable_and_the_user() {
+        let line = Identities::resolve(Some("nosuch"), &accounts(), false)
+            .unwrap_err()
+            .one_line();
+        assert!(
+            line.starts_with("SANDBOX_RUN_AS: no user `nosuch`"),
+            "{line}"
+        );
+    }
 }

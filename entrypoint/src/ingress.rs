@@ -100,4 +100,21 @@ mod tests {
             assert!(item.parse::<IngressPort>().is_err(), "{item}");
         }
     }
+
+    #[test]
+    fn a_refusal_names_the_item_and_how_to_write_it() {
+        let line = "tcp:x".parse::<IngressPort>().unwrap_err().one_line();
+        assert!(
+            line.contains("`tcp:x`") && line.contains("tcp:8080"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn each_transport_is_spelt_as_nftables_does() {
+        assert_eq!(
+            [IngressProto::Tcp, IngressProto::Udp].map(IngressProto::as_str),
+            ["tcp", "udp"]
+        );
+    }
 }

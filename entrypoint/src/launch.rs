@@ -191,4 +191,52 @@ mod tests {
         let missing = Launch::unchanged().spawn(&mut Command::new("/nonexistent"));
         assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
+
+    #[test]
+    fn a_process_is_alone_in_a_group_of_its_own() {
+        let child = Launch::unchanged()
+            .spawn(
+                Command::new("cat")
+                    .arg("/proc/self/stat")
+                    .stdout(Stdio::piped()),
+            )
+            .unwrap();
+        let pid = child.id().to_string();
+        let stat = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+        let fields: Vec<_> = stat.split_ascii_whitespace().collect();
+        assert_eq!((fields[0], fields[4]), (pid.as_str(), pid.as_str()));
+    }
+
+    #[test]
+    fn what_is_confined_is_filtered_and_what_is_not_is_not() {
+        let user = User {
+            uid: 4242,
+            gid: 4242,
+            groups: Vec::new(),
+            home: None,
+        };
+        let identity = Unprivileged::new(user.clone()).unwrap();
+        let confined = status_of(Launch::confined(&identity).unwrap());
+        assert_eq!(field(&confined, "Seccomp:"), ["2"]);
+        assert_eq!(
+            field(&status_of(Launch::unprivileged(&user)), "Seccomp:"),
+            ["0"]
+        );
+    }
+
+    #[test]
+    fn without_a_user_nothing_is_changed() {
+        let own = std::fs::read_to_string("/proc/self/status").unwrap();
+        let status = status_of(Launch::unchanged());
+        for name in [
+            "Uid:",
+            "Gid:",
+            "Groups:",
+            "CapEff:",
+            "CapBnd:",
+            "NoNewPrivs:",
+        ] {
+            assert_eq!(field(&status, name), field(&own, name), "{name}");
+        }
+    }
 }

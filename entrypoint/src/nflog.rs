@@ -220,4 +220,86 @@ mod tests {
             assert_eq!(packets(bytes), Vec::new());
         }
     }
+
+    /// A datagram as the kernel writes it, of one message with these attributes.
+    fn datagram(attributes: Vec<PacketNla>) -> Vec<u8> {
+        use netlink_packet_core::{NetlinkHeader, NetlinkPayload};
+        use netlink_packet_netfilter::NetfilterHeader;
+        let header = NetfilterHeader::new(NetfilterProtoFamily::IPv4, 0, LOG_GROUP);
+        let message = NetfilterMessage::new(header, ULogMessage::Packet(attributes));
+        let mut message =
+            NetlinkMessage::new(NetlinkHeader::default(), NetlinkPayload::from(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    fn logged(prefix: &str) -> Vec<u8> {
+        let payload = head(PacketBuilder::ipv4([10, 0, 0, 2], [192, 0, 2, 9], 64).udp(4000, 443));
+        let prefix = std::ffi::CString::new(prefix).unwrap();
+        datagram(vec![PacketNla::Prefix(prefix), PacketNla::Payload(payload)])
+    }
+
+    #[test]
+    fn the_prefix_of_the_rule_is_the_reason() {
+        for (prefix, reason) in [
+            ("packet", DenyReason::Packet),
+            ("quic", DenyReason::Quic),
+            ("ingress", DenyReason::Ingress),
+        ] {
+            let found = packets(&logged(prefix));
+            assert_eq!(found.len(), 1, "{prefix}");
+            assert_eq!(found[0].reason, reason);
+        }
+    }
+
+    #[test]
+    fn another_programs_log_is_not_ours() {
+        assert_eq!(packets(&logged("somebody else's")), Vec::new());
+    }
+
+    #[test]
+    fn every_message_of_a_datagram_is_read() {
+        let mut bytes = logged("packet");
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(logged("quic"));
+        let reasons: Vec<_> = packets(&bytes)
+            .into_iter()
+            .map(|packet| packet.reason)
+            .collect();
+        assert_eq!(reasons, [DenyReason::Packet, DenyReason::Quic]);
+    }
+
+    #[test]
+    fn a_datagram_cut_anywhere_gives_whole_packets_or_none() {
+        let whole = logged("packet");
+        for end in 0..whole.len() {
+            assert!(packets(&whole[..end]).len() <= 1, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_message_without_a_packet_is_passed_over() {
+        let prefix = std::ffi::CString::new("packet").unwrap();
+        assert_eq!(
+            packets(&datagram(vec![PacketNla::Prefix(prefix)])),
+            Vec::new()
+        );
+    }
+
+    #[test]
+    fn other_protocols_are_told_by_their_address() {
+        let mut bytes = Vec::new();
+        PacketBuilder::ipv4([10, 0, 0, 2], [192, 0, 2, 9], 64)
+            .icmpv4_echo_request(1, 2)
+            .write(&mut bytes, &[])
+            .unwrap();
+        let (to, proto) = target(&bytes, DenyReason::Packet);
+        assert_eq!((to.port, proto), (None, Transport::Icmp));
+        // SCTP, whose ports nobody here reads.
+        bytes[9] = 132;
+        let (to, proto) = target(&bytes, DenyReason::Packet);
+        assert_eq!((to.address.is_some(), proto), (true, Transport::Other));
+    }
 }

@@ -277,4 +277,95 @@ mod tests {
         outbox.acknowledge(1);
         assert!(outbox.is_settled());
     }
+
+    #[test]
+    fn nothing_pending_makes_no_message() {
+        let mut outbox = outbox();
+        outbox.flush();
+        assert!(outbox.next_bytes().is_none() && outbox.is_settled() && !outbox.has_pending());
+    }
+
+    #[test]
+    fn a_heartbeat_is_left_out_while_the_host_reads_nothing() {
+        let mut outbox = outbox();
+        for host in 0..20_000 {
+            outbox.deny(denied(host));
+            outbox.flush();
+        }
+        let before = outbox.last_seq;
+        outbox.push_totals();
+        assert_eq!(outbox.last_seq, before);
+    }
+
+    #[test]
+    fn the_window_opens_again_when_the_host_has_stored_what_it_got() {
+        let mut outbox = outbox();
+        for host in 0..20_000 {
+            outbox.deny(denied(host));
+            outbox.flush();
+        }
+        assert!(outbox.has_pending());
+        read_all(&mut outbox);
+        outbox.acknowledge(u64::MAX);
+        assert_eq!(outbox.window, 0);
+        outbox.flush();
+        assert!(!outbox.has_pending());
+    }
+
+    #[test]
+    fn an_acknowledgement_that_is_repeated_or_old_changes_nothing() {
+        let mut outbox = outbox();
+        outbox.push_totals();
+        outbox.push_totals();
+        read_all(&mut outbox);
+        outbox.acknowledge(1);
+        outbox.acknowledge(1);
+        outbox.acknowledge(0);
+        assert!(!outbox.is_settled());
+        outbox.acknowledge(2);
+        assert!(outbox.is_settled());
+    }
+
+    #[test]
+    fn the_last_message_names_its_own_number_and_the_final_totals() {
+        let mut outbox = outbox();
+        outbox.deny(denied(1));
+        outbox.leave_unsampled(3);
+        outbox.flush_all();
+        outbox.push_bye();
+        let last = read_all(&mut outbox).pop().unwrap();
+        let Body::Bye(bye) = last.body else {
+            panic!("{last:?}")
+        };
+        assert_eq!((bye.last_seq, bye.totals.unsampled), (last.seq, 3));
+        assert_eq!(bye.totals.denied[&DenyReason::NotAllowed], 1);
+    }
+
+    #[test]
+    fn what_was_let_through_is_counted_and_sent() {
+        let mut outbox = outbox();
+        for bytes in [10, 20] {
+            let target = denied(1).target;
+            outbox.allow(Allowed {
+                target,
+                connections: 1,
+                failures: 0,
+                bytes_up: bytes,
+                bytes_down: 0,
+            });
+        }
+        outbox.flush();
+        let messages = read_all(&mut outbox);
+        let [
+            Message {
+                body: Body::Allowed(sum),
+                ..
+            },
+        ] = messages.as_slice()
+        else {
+            panic!("{messages:?}")
+        };
+        assert_eq!((sum.connections, sum.bytes_up), (2, 30));
+        assert_eq!(outbox.totals().bytes_up, 30);
+    }
 }

@@ -137,4 +137,21 @@ mod tests {
             Arrived::ForGuest(Signal::SIGUSR2 as i32)
         );
     }
+
+    #[test]
+    fn a_childs_end_is_told_from_the_rest() {
+        assert_eq!(classify(Signal::SIGCHLD as u32), Arrived::Child);
+    }
+
+    #[test]
+    fn the_terminals_own_signals_are_survived_and_not_passed_on() {
+        for signal in [
+            Signal::SIGTTIN,
+            Signal::SIGTTOU,
+            Signal::SIGTSTP,
+            Signal::SIGPIPE,
+        ] {
+            assert_eq!(classify(signal as u32), Arrived::Ignored, "{signal}");
+        }
+    }
 }

@@ -141,4 +141,10 @@ mod tests {
         assert_eq!(backoff(1), Duration::from_millis(100));
         assert_eq!(backoff(40), Duration::from_secs(5));
     }
+
+    #[test]
+    fn the_pause_never_shrinks() {
+        let pauses: Vec<_> = (0..100).map(backoff).collect();
+        assert!(pauses.is_sorted());
+    }
 }
