@@ -151,6 +151,13 @@ const READ_SIZE: usize = 4096;
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 256 * 1024;
 
+/// What `future` gives, or a failure of the test that would hang without it.
+#[cfg(test)]
+pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    let limit = Duration::from_secs(20);
+    timeout(limit, future).await.expect("an end within 20 s")
+}
+
 #[cfg(test)]
 impl Client {
     /// A client, and the guest's end of its connection.

@@ -94,6 +94,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::client::soon;
 
     /// What a client that sends `request` gets, and what is counted.
     async fn asked(list: &str, request: &str) -> (String, Vec<(String, DenyReason)>) {
@@ -106,7 +107,8 @@ mod tests {
             drop(guest);
             said
         };
-        let (said, ()) = tokio::join!(said, serve(client, &proxy));
+        let serving = serve(client, &proxy);
+        let (said, ()) = soon(async { tokio::join!(said, serving) }).await;
         let denials = proxy.denials();
         (said, denials)
     }

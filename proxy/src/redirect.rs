@@ -42,14 +42,12 @@ pub(crate) async fn serve(mut client: Client, dialled: SocketAddr, proxy: &Proxy
         SPEAK_FIRST
     };
     let permit = match client.spoken(patience).await {
+        // Boxed, both: a relay must not hold the room for what led to it.
         Some(Spoken::Http) => {
-            let unnamed = target_of(&by_address(dialled));
-            Forwarder::new(proxy, Route::to_origins(proxy), unnamed)
-                .serve(&mut client, |head| judge(head, dialled, proxy))
-                .await;
+            Box::pin(requests(&mut client, dialled, proxy)).await;
             return client.finish().await;
         }
-        Some(Spoken::Tls) => tls(&mut client, dialled, proxy).await,
+        Some(Spoken::Tls) => Box::pin(tls(&mut client, dialled, proxy)).await,
         Some(Spoken::Other) | None => stream(dialled, proxy),
     };
     if let Err(refused) = pass(&mut client, permit, proxy).await {
@@ -65,6 +63,14 @@ fn is_direct(client: &Client, dialled: SocketAddr) -> bool {
         .stream
         .local_addr()
         .is_ok_and(|own| by_address(own) == by_address(dialled))
+}
+
+async fn requests(client: &mut Client, dialled: SocketAddr, proxy: &Proxy) {
+    let unnamed = target_of(&by_address(dialled));
+    let mut forwarder = Forwarder::new(proxy, Route::to_origins(proxy), unnamed);
+    forwarder
+        .serve(client, |head| judge(head, dialled, proxy))
+        .await;
 }
 
 /// Decides on a request by its Host.
@@ -165,7 +171,10 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::client_hello::samples::{hello, nameless_hello};
+    use crate::{
+        client::soon,
+        client_hello::samples::{hello, nameless_hello},
+    };
 
     const DIALLED: &str = "203.0.113.9:443";
 
@@ -180,7 +189,8 @@ mod tests {
             guest.read_to_end(&mut said).await.unwrap();
             said
         };
-        let (said, ()) = tokio::join!(said, serve(client, DIALLED.parse().unwrap(), &proxy));
+        let serving = serve(client, DIALLED.parse().unwrap(), &proxy);
+        let (said, ()) = soon(async { tokio::join!(said, serving) }).await;
         let denials = proxy.denials();
         (said, denials)
     }

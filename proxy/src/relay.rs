@@ -187,7 +187,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::account::Account;
+    use crate::{account::Account, client::soon};
 
     /// A relay, with the guest at one end and the far end at the other.
     struct Relayed {
@@ -238,7 +238,8 @@ mod tests {
             far.shutdown().await.unwrap();
             heard
         };
-        let (heard, ()) = tokio::join!(talking, run(&mut client, &mut upstream, &flow, &buffers));
+        let relay = run(&mut client, &mut upstream, &flow, &buffers);
+        let (heard, ()) = soon(async { tokio::join!(talking, relay) }).await;
         assert_eq!(heard, b"early late");
         assert_eq!(flow.moved(), 10);
     }
@@ -255,7 +256,7 @@ mod tests {
         } = Relayed::new().await;
         far.set_zero_linger().unwrap();
         drop(far);
-        run(&mut client, &mut upstream, &flow, &buffers).await;
+        soon(run(&mut client, &mut upstream, &flow, &buffers)).await;
         client.finish().await;
         assert_eq!(
             all_of(&mut guest).await.unwrap_err().kind(),
@@ -275,7 +276,7 @@ mod tests {
         } = Relayed::new().await;
         guest.set_zero_linger().unwrap();
         drop(guest);
-        run(&mut client, &mut upstream, &flow, &buffers).await;
+        soon(run(&mut client, &mut upstream, &flow, &buffers)).await;
         drop(upstream);
         assert_eq!(
             all_of(&mut far).await.unwrap_err().kind(),

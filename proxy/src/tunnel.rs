@@ -173,7 +173,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::client_hello::samples::hello;
+    use crate::{client::soon, client_hello::samples::hello};
 
     /// What a client gets, and what is counted, when it sends `first` in a tunnel to `host:443`.
     async fn tunnel(list: &str, host: &str, first: &[u8]) -> (Vec<u8>, Vec<(String, DenyReason)>) {
@@ -198,7 +198,7 @@ mod tests {
             while far.more().await.unwrap() > 0 {}
             drop(far);
         };
-        let (said, (), ()) = tokio::join!(said, serving, far);
+        let (said, (), ()) = soon(async { tokio::join!(said, serving, far) }).await;
         let denials = proxy.denials();
         (said, denials)
     }
