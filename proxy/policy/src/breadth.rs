@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use crate::entry::{Effect, Entry, Target};
-use crate::error::ErrorCode;
+use crate::fault::ErrorCode;
 use crate::fault::Fault;
 use crate::name::HostName;
 
@@ -57,7 +57,7 @@ const SHORTEST_V6: u8 = 7;
 
 #[cfg(test)]
 mod tests {
-    use crate::error::ErrorCode;
+    use crate::fault::ErrorCode;
     use crate::grammar::parse;
 
     #[test]

@@ -13,7 +13,7 @@
 use ipnet::IpNet;
 
 use crate::entry::{Effect, Entry, Target, Terms};
-use crate::error::ErrorCode;
+use crate::fault::ErrorCode;
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::name::HostName;

@@ -35,7 +35,8 @@ mod warning;
 
 pub use decision::{Decision, Denial, Permit};
 pub use digest::Digest;
-pub use error::{ErrorCode, PolicyError};
+pub use error::PolicyError;
+pub use fault::ErrorCode;
 pub use guard::{guarded_ranges, is_guarded};
 pub use host::{Destination, Host, HostError};
 pub use name::{HostName, HostNameError};

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use crate::entry::Target;
-use crate::error::ErrorCode;
+use crate::fault::ErrorCode;
 use crate::fault::Fault;
 use crate::name::{HostName, HostNameError};
 use crate::net;
