@@ -67,8 +67,7 @@ impl Lab {
         let env = env
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value));
-        let script = case.script(subnet);
-        let running = guest.start(env.chain(case.env(subnet)), ["sh", "-c", &script])?;
+        let running = guest.start(env.chain(case.env(subnet)), case.command(subnet))?;
         let (finished, attendance) = attend(channel, running)?;
         let account = self.internet.account()?;
         let line = attendance.was_launched().then(|| line(&attendance));
@@ -164,10 +163,10 @@ impl Bare {
     }
 
     /// Starts the entrypoint as process 1, with `env` and no other variable of note.
-    fn start<'a>(
+    fn start(
         &self,
         env: impl IntoIterator<Item = (String, String)>,
-        command: impl IntoIterator<Item = &'a str>,
+        command: Vec<String>,
     ) -> anyhow::Result<Running> {
         let mut child = self.namespace.command("unshare");
         child

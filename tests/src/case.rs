@@ -27,7 +27,10 @@ pub struct Case {
     #[serde(default)]
     allow: Vec<String>,
     /// A shell script that the guest runs, in a directory that holds `ca.pem`.
+    #[serde(default)]
     guest: String,
+    /// A command to run in place of a script.
+    command: Option<Vec<String>>,
     /// Variables for the container; those of the entrypoint's own among them.
     #[serde(default)]
     env: BTreeMap<String, String>,
@@ -138,10 +141,11 @@ impl Case {
         entries
     }
 
-    /// The guest's script on `subnet`.
+    /// The guest's command on `subnet`.
     #[must_use]
-    pub fn script(&self, subnet: Subnet) -> String {
-        subnet.fill(&self.guest)
+    pub fn command(&self, subnet: Subnet) -> Vec<String> {
+        let script = || vec!["sh".to_owned(), "-c".to_owned(), subnet.fill(&self.guest)];
+        self.command.clone().unwrap_or_else(script)
     }
 
     /// The variables of the container on `subnet`.

@@ -188,10 +188,10 @@ impl Lab {
             case.env(subnet)
                 .map(|(name, value)| format!("--engine-arg=--env={name}={value}")),
         );
-        let script = case.script(subnet);
         command
             .args(&case.arguments)
-            .args([BASE, "--", "sh", "-c", &script]);
+            .args([BASE, "--"])
+            .args(case.command(subnet));
         let finished = Running::start(&mut command)?.finish()?;
         let account = self.internet.account()?;
         let outcome = Outcome {
