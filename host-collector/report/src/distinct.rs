@@ -188,6 +188,15 @@ mod tests {
     }
 
     #[test]
+    fn a_small_sample_is_the_beginning_of_a_larger_one() {
+        let keys = |sampled| {
+            let distinct = of(7, 0..1000, 64, sampled);
+            distinct.sample().map(|(key, _)| *key).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(64)[..8], keys(8)[..]);
+    }
+
+    #[test]
     fn another_seed_samples_other_things() {
         let keys = |seed| {
             of(seed, 0..1000, 64, 8)

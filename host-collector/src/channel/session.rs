@@ -5,6 +5,7 @@ use std::{io, ops::ControlFlow, pin::Pin, time::Instant};
 use report::{
     Account, FrameError, FrameReader, HostMessage, PeerEnd, Received, Report, Seed, Welcome,
 };
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use tokio::net::UnixStream;
 
 use super::{
@@ -86,7 +87,7 @@ impl<'a> Session<'a> {
     /// Hangs up and waits for the peer's end.
     async fn outlast(&mut self, peer: &Peer, over: Pin<&mut impl Future<Output = ()>>) -> PeerEnd {
         // The other end must see the end of the channel, or it would wait for acknowledgements.
-        let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
+        let _ = shutdown(&self.stream, Shutdown::Both);
         tokio::select! {
             () = peer.exited() => PeerEnd::Exited,
             () = over => peer.state(),
@@ -108,8 +109,8 @@ impl<'a> Session<'a> {
                 biased;
                 ready = self.stream.readable(), if paused.is_none() => {
                     ready?;
-                    let before = self.read_some()?;
-                    let ControlFlow::Continue(count) = before else { return Ok(End::Closed) };
+                    let read = self.read_some(|stream, buffer| stream.try_read(buffer))?;
+                    let ControlFlow::Continue(count) = read else { return Ok(End::Closed) };
                     paused = allowance.spend(count, Instant::now());
                 }
                 () = until(paused), if paused.is_some() => paused = None,
@@ -124,7 +125,12 @@ impl<'a> Session<'a> {
     fn drain(&mut self, end: End) -> Result<End, Fault> {
         let mut left = DRAINED_AT_MOST;
         while left > 0 {
-            match self.read_some()? {
+            // Asked of the kernel, for the runtime may not have been told of the last bytes yet.
+            let read = |stream: &UnixStream, buffer: &mut [u8]| {
+                let (count, _) = recv(stream, buffer, RecvFlags::DONTWAIT)?;
+                Ok(count)
+            };
+            match self.read_some(read)? {
                 ControlFlow::Continue(0) | ControlFlow::Break(()) => break,
                 ControlFlow::Continue(count) => left = left.saturating_sub(count),
             }
@@ -133,9 +139,12 @@ impl<'a> Session<'a> {
     }
 
     /// Reads what is there: so many bytes, none if nothing is, or the end.
-    fn read_some(&mut self) -> Result<ControlFlow<(), usize>, Fault> {
+    fn read_some(
+        &mut self,
+        read: impl FnOnce(&UnixStream, &mut [u8]) -> io::Result<usize>,
+    ) -> Result<ControlFlow<(), usize>, Fault> {
         let mut buffer = [0; 16 * 1024];
-        match self.stream.try_read(&mut buffer) {
+        match read(&self.stream, &mut buffer) {
             Ok(0) => Ok(ControlFlow::Break(())),
             Ok(count) => {
                 self.take(buffer.get(..count).unwrap_or_default())?;

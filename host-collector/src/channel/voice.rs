@@ -1,5 +1,7 @@
 //! What the collector says to a container, without ever waiting for it to listen.
 
+use std::io;
+
 use report::{HostMessage, MAX_FRAME, encode};
 use tokio::net::UnixStream;
 
@@ -9,6 +11,8 @@ use tokio::net::UnixStream;
 pub(crate) struct Voice {
     waiting: Vec<u8>,
     acknowledge: Option<u64>,
+    /// Nobody will hear another word: a socket that is broken is always ready to say so again.
+    unheard: bool,
 }
 
 impl Voice {
@@ -24,7 +28,7 @@ impl Voice {
         self.acknowledge = self.acknowledge.max(Some(seq));
     }
 
-    /// Writes what the socket takes. An error shows on the reading side, where it is handled.
+    /// Writes what the socket takes. That the other end is gone is for the reading side to handle.
     pub(crate) fn speak(&mut self, stream: &UnixStream) {
         loop {
             if self.waiting.is_empty() {
@@ -35,14 +39,17 @@ impl Voice {
             }
             match stream.try_write(&self.waiting) {
                 Ok(count) => drop(self.waiting.drain(..count)),
-                Err(_) => return,
+                Err(error) => {
+                    self.unheard = error.kind() != io::ErrorKind::WouldBlock;
+                    return;
+                }
             }
         }
     }
 
     /// Whether something could not be written yet.
     pub(crate) fn is_held_up(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() && !self.unheard
     }
 }
 
@@ -74,5 +81,15 @@ mod tests {
         theirs.readable().await.unwrap();
         let count = theirs.try_read(&mut buffer).unwrap();
         assert_eq!(&buffer[..count], b"{\"type\":\"ack\",\"seq\":7}\n");
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_to_be_heard_by_a_peer_that_is_gone() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let mut voice = Voice::default();
+        voice.acknowledge(1);
+        voice.speak(&ours);
+        assert!(!voice.is_held_up());
     }
 }

@@ -6,7 +6,7 @@ use super::plan::GIVEN;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--engine-arg {argument}: {why}")]
 pub struct RefusedArgument {
-    /// The option.
+    /// The option; for a variable, with its name and without its value.
     pub argument: String,
     /// Why, and what to do instead.
     pub why: &'static str,
@@ -28,10 +28,11 @@ pub fn check_arguments(arguments: &[String], allowlist: bool) -> Result<(), Refu
             }
         });
         if let Some(why) = refused {
-            return Err(RefusedArgument {
-                argument: option.to_owned(),
-                why,
-            });
+            let argument = match variable(option, value) {
+                Some(name) => format!("{option} {name}"),
+                None => option.to_owned(),
+            };
+            return Err(RefusedArgument { argument, why });
         }
     }
     Ok(())
@@ -62,13 +63,17 @@ fn under_allowlist(option: &str, value: Option<&str>) -> Option<&'static str> {
             Some("the allowlist is enforced by the entrypoint; give the command after `--`")
         }
         "-u" | "--user" => Some("the entrypoint starts as root and drops it; use --user of `run`"),
-        "-e" | "--env" => {
-            let name = value.map(|v| v.split_once('=').map_or(v, |(name, _)| name));
-            name.is_some_and(|name| GIVEN.contains(&name))
-                .then_some("that variable is set by the run; leave it out")
-        }
+        "-e" | "--env" => variable(option, value)
+            .is_some_and(|name| GIVEN.contains(&name))
+            .then_some("that variable is set by the run; leave it out"),
         _ => None,
     }
+}
+
+/// The name of the variable that the option sets, if it sets one.
+fn variable<'a>(option: &str, value: Option<&'a str>) -> Option<&'a str> {
+    let value = value.filter(|_| matches!(option, "-e" | "--env"))?;
+    Some(value.split_once('=').map_or(value, |(name, _)| name))
 }
 
 #[cfg(test)]
@@ -97,6 +102,17 @@ mod tests {
             assert!(check(arguments, true).is_err(), "{arguments:?}");
             assert!(check(arguments, false).is_ok(), "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn a_variable_is_named_without_its_value() {
+        let line = check(&["--env=SANDBOX_EGRESS_ALLOW=s3cret"], true)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            line.contains("SANDBOX_EGRESS_ALLOW") && !line.contains("s3cret"),
+            "{line}"
+        );
     }
 
     #[test]

@@ -86,7 +86,7 @@ pub(crate) fn session(driven: &Driven, launch: Launched, run_id: &RunId, host: S
         exit_code: Some(code),
         signal: exit.and_then(|exit| exit.signal),
         end_reason: exit
-            .map(|exit| exit.end_reason)
+            .map(|exit| reported_end(driven, exit))
             .or_else(|| observed_end(driven, code)),
         network: driven
             .attendance
@@ -104,6 +104,15 @@ fn exit(attendance: &Attendance) -> Option<&report::Exit> {
     attendance.reports.as_ref()?.account.exit()
 }
 
+/// PID 1 saw how its guest ended, but not that it was the kernel, out of memory, that killed it.
+fn reported_end(driven: &Driven, exit: &report::Exit) -> EndReason {
+    let oom_killed = driven.state.as_ref().is_some_and(State::is_oom_killed);
+    match (exit.end_reason, exit.signal) {
+        (EndReason::Signaled, Some(SIGKILL)) if oom_killed => EndReason::Oom,
+        (reason, _) => reason,
+    }
+}
+
 /// What the engine alone can tell. Codes from 126 on may be a start that failed or a signal, and a
 /// program's own all the same.
 fn observed_end(driven: &Driven, code: i32) -> Option<EndReason> {
@@ -116,6 +125,7 @@ fn observed_end(driven: &Driven, code: i32) -> Option<EndReason> {
 /// `EX_CONFIG` of sysexits.h, as the entrypoint uses it.
 const CONFIG: i32 = 78;
 const SET_UP: i32 = 125;
+const SIGKILL: i32 = 9;
 const CANNOT_START: i32 = 126;
 const NOT_FOUND: i32 = 127;
 
@@ -306,6 +316,14 @@ mod tests {
             ),
             (
                 line(0, Some(state(true, 0, false)), reported(None)),
+                (Some(0), None, Some(EndReason::Exited)),
+            ),
+            (
+                line(137, Some(state(true, 137, true)), reported(Some(9))),
+                (Some(137), Some(9), Some(EndReason::Oom)),
+            ),
+            (
+                line(0, Some(state(true, 0, true)), reported(None)),
                 (Some(0), None, Some(EndReason::Exited)),
             ),
             (

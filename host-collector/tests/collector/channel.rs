@@ -4,7 +4,9 @@ use host_collector::channel::{Attendance, Refusal};
 use report::{Body, ChannelState, HostMessage, MAX_FRAME, PeerEnd, Shortfall};
 use tokio::net::UnixStream;
 
-use crate::container::{ProcessEnd, Run, bye, denied, enforcing, exit, hello, line, spawn};
+use crate::container::{
+    ProcessEnd, Run, bye, denied, enforcing, exit, flood, hello, line, spawn, spawn_saying,
+};
 
 fn refused(attendance: &Attendance) -> u64 {
     attendance
@@ -315,4 +317,25 @@ async fn the_welcome_carries_a_secret_to_come_back_with() {
             assert_ne!(welcome.resume_token, scene.nonce);
         })
         .await;
+}
+
+#[tokio::test]
+async fn what_a_flood_left_in_the_socket_when_the_run_was_over_is_read() {
+    let attendance = Run::new()
+        .attend(async |scene| scene.join().await.raw(&flood()).await)
+        .await;
+    let account = &attendance.reports.as_ref().unwrap().account;
+    assert_eq!((account.unknown(), account.sequence().last()), (600, 602));
+    assert_eq!(refused(&attendance), 1);
+}
+
+#[tokio::test]
+async fn what_a_container_wrote_with_its_last_breath_is_read() {
+    let run = Run::new();
+    let script = [line(1, hello(&run.nonce())), flood()].concat();
+    let mut child = spawn_saying(&run.socket(), run.dir.path(), &script, ProcessEnd::Leaves);
+    let attendance = run.channel.attend(std::future::pending(), |_| {}).await;
+    child.wait().unwrap();
+    assert_eq!(refused(&attendance), 1);
+    assert_eq!(attendance.reports.as_ref().unwrap().peer, PeerEnd::Exited);
 }

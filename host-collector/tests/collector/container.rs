@@ -136,6 +136,18 @@ impl Container {
     }
 }
 
+/// So much that a collector cannot want to read it at once, and one refusal at its end.
+pub(crate) fn flood() -> Vec<u8> {
+    let pad = "x".repeat(12 * 1024);
+    let mut lines: Vec<u8> = (2..602)
+        .flat_map(|seq| {
+            format!("{{\"type\":\"noise\",\"pad\":\"{pad}\",\"seq\":{seq},\"t\":1}}\n").into_bytes()
+        })
+        .collect();
+    lines.extend(line(602, denied("a.example", 1)));
+    lines
+}
+
 /// A whole conversation.
 pub(crate) fn lines(script: &[Body]) -> Vec<u8> {
     (1..)
@@ -210,8 +222,13 @@ pub(crate) fn bye(seq: u64, refused: u64) -> Body {
 /// Starts this test binary again as a container of its own process, which sends `script`, waits for
 /// the acknowledgement of its last message, and either exits or waits to be killed.
 pub(crate) fn spawn(socket: &Path, dir: &Path, script: &[Body], end: ProcessEnd) -> Child {
+    spawn_saying(socket, dir, &lines(script), end)
+}
+
+/// The same, in the container's own words.
+pub(crate) fn spawn_saying(socket: &Path, dir: &Path, script: &[u8], end: ProcessEnd) -> Child {
     let file = dir.join("script");
-    fs::write(&file, lines(script)).unwrap();
+    fs::write(&file, script).unwrap();
     Command::new("/proc/self/exe")
         .args([
             "--exact",
@@ -220,14 +237,7 @@ pub(crate) fn spawn(socket: &Path, dir: &Path, script: &[Body], end: ProcessEnd)
         ])
         .env("FAKE_CONTAINER_SOCKET", socket)
         .env("FAKE_CONTAINER_SCRIPT", file)
-        .env(
-            "FAKE_CONTAINER_END",
-            if end == ProcessEnd::Exits {
-                "exit"
-            } else {
-                "stay"
-            },
-        )
+        .env("FAKE_CONTAINER_END", format!("{end:?}"))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()
@@ -236,7 +246,11 @@ pub(crate) fn spawn(socket: &Path, dir: &Path, script: &[Body], end: ProcessEnd)
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessEnd {
+    /// When everything is acknowledged.
     Exits,
+    /// When everything is written.
+    Leaves,
+    /// When it is killed.
     Stays,
 }
 
@@ -251,16 +265,19 @@ fn plays_a_container_where_it_is_told_to() {
     let last = script.lines().count();
     let mut stream = StdStream::connect(socket).unwrap();
     stream.write_all(script.as_bytes()).unwrap();
+    let end = environment
+        .get("FAKE_CONTAINER_END")
+        .and_then(|end| end.to_str());
+    if end == Some("Leaves") {
+        return;
+    }
     let ack = format!("{{\"type\":\"ack\",\"seq\":{last}}}");
     let mut answers = BufReader::new(&stream).lines();
     assert!(
         answers.any(|line| line.is_ok_and(|line| line == ack)),
         "no {ack}"
     );
-    if environment
-        .get("FAKE_CONTAINER_END")
-        .is_some_and(|end| end == "stay")
-    {
+    if end == Some("Stays") {
         // Its standard input is closed by nobody: only a signal ends this.
         let _ = std::io::stdin().read_line(&mut String::new());
     }
