@@ -50,7 +50,7 @@ podman_answers() { podman info >/dev/null 2>&1; }
 
 # start_docker LOG: starts a docker daemon if none answers, and sets DOCKERD_PID to its pid if so.
 start_docker() {
-    local log=$1 reader
+    local log=$1 log_lines reader
     DOCKERD_PID=
     docker_answers && return
     [[ $EUID -eq 0 ]] || fail "no docker daemon answers: start it, or add yourself to the group docker"
@@ -59,12 +59,14 @@ start_docker() {
     setsid dockerd >>"$log" 2>&1 </dev/null &
     DOCKERD_PID=$!
     # Its own word that it listens is the event to wait for; the daemon's end is the other.
-    if ! grep -q -m1 'API listen on' < <(exec timeout 120 tail --pid="$DOCKERD_PID" -n +1 -f "$log"); then
+    exec {log_lines}< <(exec timeout 120 tail --pid="$DOCKERD_PID" -n +1 -f "$log")
+    reader=$!
+    if ! grep -q -m1 'API listen on' <&"$log_lines"; then
         tail -n 5 "$log" >&2
         fail "dockerd did not start: the reason is above, the whole of it in $log"
     fi
-    reader=$!
     kill "$reader" 2>/dev/null || true
+    exec {log_lines}<&-
     docker_answers || fail "dockerd started but does not answer: see $log"
 }
 
