@@ -109,7 +109,7 @@ impl<'a> Session<'a> {
                 biased;
                 ready = self.stream.readable(), if paused.is_none() => {
                     ready?;
-                    let read = self.read_some(|stream, buffer| stream.try_read(buffer))?;
+                    let read = self.read_some(UnixStream::try_read)?;
                     let ControlFlow::Continue(count) = read else { return Ok(End::Closed) };
                     paused = allowance.spend(count, Instant::now());
                 }

@@ -29,6 +29,8 @@ pub(crate) struct Driven {
     pub(crate) state: Option<State>,
     /// What came over the report channel, if there was one.
     pub(crate) attendance: Option<Attendance>,
+    /// Whether a signal to this process was handed on.
+    pub(crate) was_stopped: bool,
 }
 
 /// Launches, listens, hands on signals, and clears up.
@@ -54,6 +56,7 @@ pub(crate) async fn drive(prepared: &mut Prepared) -> Result<Driven, SetUpError>
         client_code,
         state,
         attendance,
+        was_stopped: signals.were_handed_on(),
     };
     if let Some(container) = container(&prepared.engine, &cidfile) {
         // It stays behind, named by its label. The run is over either way.

@@ -119,7 +119,15 @@ fn observed_end(driven: &Driven, code: i32) -> Option<EndReason> {
     if driven.state.as_ref().is_some_and(State::is_oom_killed) {
         return Some(EndReason::Oom);
     }
-    (driven.attendance.is_none() && code < CANNOT_START).then_some(EndReason::Exited)
+    if driven.attendance.is_some() {
+        return None;
+    }
+    let exited = (code < CANNOT_START).then_some(EndReason::Exited);
+    if driven.was_stopped {
+        Some(EndReason::Stopped)
+    } else {
+        exited
+    }
 }
 
 /// `EX_CONFIG` of sysexits.h, as the entrypoint uses it.
@@ -182,6 +190,7 @@ mod tests {
             client_code,
             state,
             attendance,
+            was_stopped: false,
         }
     }
 
@@ -370,5 +379,26 @@ mod tests {
             (session.v, session.finished, session.processes),
             (Some(2), Some(true), None)
         );
+    }
+
+    #[test]
+    fn a_run_that_was_told_to_end_was_stopped_where_nobody_else_could_say_so() {
+        let stopped = |attended| {
+            let driven = driven(143, Some(state(true, 143, false)), attended);
+            let driven = Driven {
+                was_stopped: true,
+                ..driven
+            };
+            session(
+                &driven,
+                Launched::default(),
+                &RunId::random().unwrap(),
+                "h".into(),
+            )
+            .end_reason
+        };
+        assert_eq!(stopped(None), Some(EndReason::Stopped));
+        let told = attendance(Some(vec![Body::Unknown, enforcing(), exited(None)]));
+        assert_eq!(stopped(Some(told)), Some(EndReason::Exited));
     }
 }

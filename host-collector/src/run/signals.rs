@@ -27,6 +27,7 @@ pub(crate) struct Signals {
     quit: Signal,
     terminate: Signal,
     hangup: Signal,
+    handed_on: bool,
 }
 
 impl Signals {
@@ -37,7 +38,13 @@ impl Signals {
             quit: signal(SignalKind::quit())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
+            handed_on: false,
         })
+    }
+
+    /// Whether there was one that the guest would not have got otherwise.
+    pub(crate) const fn were_handed_on(&self) -> bool {
+        self.handed_on
     }
 
     /// The next one that the guest would not get otherwise.
@@ -52,6 +59,7 @@ impl Signals {
             // What is typed reaches the whole foreground process group, the engine's client
             // included, which hands it on: twice would be once too often.
             if !(typed && is_foreground()) {
+                self.handed_on = true;
                 return forwarded;
             }
         }

@@ -555,7 +555,10 @@ fn a_signal_to_the_collector_reaches_the_container_and_the_run_is_recorded() {
         "{}",
         host.calls()
     );
-    assert_eq!(host.log()[0]["exit_code"], 143);
+    assert_eq!(
+        (&host.log()[0]["exit_code"], &host.log()[0]["end_reason"]),
+        (&143.into(), &"stopped".into())
+    );
 }
 
 #[test]
