@@ -263,11 +263,7 @@ mod tests {
 
     #[test]
     fn a_missing_command_is_127_and_a_directory_126() {
-        for (command, code) in [
-            ("/nonexistent/x", 127),
-            ("/etc", 126),
-            ("/etc/passwd", 126),
-        ] {
+        for (command, code) in [("/nonexistent/x", 127), ("/etc", 126), ("/etc/passwd", 126)] {
             let refused = Guest::start(
                 &config(&[command]),
                 Launch::unchanged(),
