@@ -259,7 +259,7 @@ mod tests {
         soon(run(&mut client, &mut upstream, &flow, &buffers)).await;
         client.finish().await;
         assert_eq!(
-            all_of(&mut guest).await.unwrap_err().kind(),
+            soon(all_of(&mut guest)).await.unwrap_err().kind(),
             io::ErrorKind::ConnectionReset
         );
     }
@@ -279,7 +279,7 @@ mod tests {
         soon(run(&mut client, &mut upstream, &flow, &buffers)).await;
         drop(upstream);
         assert_eq!(
-            all_of(&mut far).await.unwrap_err().kind(),
+            soon(all_of(&mut far)).await.unwrap_err().kind(),
             io::ErrorKind::ConnectionReset
         );
     }
@@ -360,7 +360,7 @@ mod tests {
             far.shutdown().await.unwrap();
         };
         let ((), ()) = tokio::join!(dripping, run(&mut client, &mut upstream, &flow, &buffers));
-        assert_eq!(all_of(&mut guest).await.unwrap(), b"xxxxx");
+        assert_eq!(soon(all_of(&mut guest)).await.unwrap(), b"xxxxx");
     }
 
     #[test]
