@@ -134,7 +134,6 @@ mod tests {
         assert_eq!(environment.program("tool"), None);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(environment.program("tool"), Some(file));
-        assert_eq!(Environment::of([("PATH", ".")]).program("tool"), None);
     }
 
     #[test]
@@ -154,5 +153,19 @@ mod tests {
     fn without_a_path_there_are_no_programs() {
         assert_eq!(Environment::default().program("sh"), None);
         assert!(Environment::of_process().program("sh").is_some());
+    }
+
+    #[test]
+    fn a_program_is_not_looked_for_in_a_relative_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tool");
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        let here = std::env::current_dir().unwrap();
+        let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let relative = up.join(dir.path().strip_prefix("/").unwrap());
+        assert!(relative.join("tool").exists(), "{}", relative.display());
+        let path = relative.to_str().unwrap();
+        assert_eq!(Environment::of([("PATH", path)]).program("tool"), None);
     }
 }

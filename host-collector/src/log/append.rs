@@ -236,6 +236,24 @@ mod tests {
     }
 
     #[test]
+    fn the_chain_goes_on_where_a_crash_left_no_current_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Limits::default()).unwrap();
+        log.append(&session(1)).unwrap();
+        let first = lines(dir.path()).remove(0);
+        fs::rename(
+            generations::file(dir.path(), 0),
+            generations::file(dir.path(), 1),
+        )
+        .unwrap();
+        log.append(&session(2)).unwrap();
+        assert_eq!(
+            prev(&lines(dir.path())[0]),
+            Some(hex(&Sha256::digest(first.as_bytes())))
+        );
+    }
+
+    #[test]
     fn what_rotation_dropped_is_counted_to_the_last_run() {
         let dir = tempfile::tempdir().unwrap();
         let log = Log::open(dir.path(), Limits { file: 600 }).unwrap();

@@ -126,6 +126,8 @@ async fn peers_that_say_nothing_do_not_hold_the_door() {
             }
         })
         .await;
+    // None of them had to be given up first.
+    assert_eq!(attendance.refusals.count, 0);
     assert!(attendance.reports.is_some());
 }
 
