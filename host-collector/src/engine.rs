@@ -233,21 +233,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+    use std::{fs, path::Path};
 
     use super::*;
-
-    /// A program in `dir` that stands for an engine.
-    pub(super) fn fake(dir: &Path, name: &str, script: &str) {
-        let file = dir.join(name);
-        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    use crate::environment::tests::program;
 
     /// A docker that does this, and writes down what it was told.
     pub(super) async fn docker(dir: &Path, script: &str) -> Engine {
         let calls = dir.join("calls");
-        fake(
+        program(
             dir,
             "docker",
             &format!("echo \"$*\" >>'{}'\n{script}", calls.display()),
@@ -270,13 +264,13 @@ mod tests {
     #[tokio::test]
     async fn the_first_engine_that_answers_is_taken() {
         let dir = tempfile::tempdir().unwrap();
-        fake(dir.path(), "docker", "echo 'Cannot connect' >&2; exit 1");
-        fake(dir.path(), "podman", "echo 4.3.1");
+        program(dir.path(), "docker", "echo 'Cannot connect' >&2; exit 1");
+        program(dir.path(), "podman", "echo 4.3.1");
         assert_eq!(
             Engine::find(None, &path(dir.path())).await.unwrap().kind(),
             EngineKind::Podman
         );
-        fake(dir.path(), "docker", "echo 20.10");
+        program(dir.path(), "docker", "echo 20.10");
         assert_eq!(
             Engine::find(None, &path(dir.path())).await.unwrap().kind(),
             EngineKind::Docker
@@ -290,7 +284,7 @@ mod tests {
     #[tokio::test]
     async fn no_engine_is_one_line_that_says_what_was_tried() {
         let dir = tempfile::tempdir().unwrap();
-        fake(
+        program(
             dir.path(),
             "docker",
             "echo 'first'; echo 'Cannot connect to it' >&2; exit 1",
@@ -319,7 +313,7 @@ mod tests {
     #[tokio::test]
     async fn an_engine_that_was_asked_for_is_not_replaced_by_another() {
         let dir = tempfile::tempdir().unwrap();
-        fake(dir.path(), "podman", "echo 4.3.1");
+        program(dir.path(), "podman", "echo 4.3.1");
         let error = Engine::find(Some(EngineKind::Docker), &path(dir.path()))
             .await
             .unwrap_err();

@@ -88,8 +88,8 @@ fn is_executable(file: &Path) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt as _};
+pub(crate) mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
     use super::*;
 
@@ -167,5 +167,17 @@ mod tests {
         assert!(relative.join("tool").exists(), "{}", relative.display());
         let path = relative.to_str().unwrap();
         assert_eq!(Environment::of([("PATH", path)]).program("tool"), None);
+    }
+
+    /// A program that is this shell script.
+    ///
+    /// Another process writes it: one that this one forks meanwhile would hold it open for writing,
+    /// and it could not be executed.
+    pub(crate) fn program(dir: &Path, name: &str, script: &str) {
+        let source = dir.join(format!("{name}.sh"));
+        fs::write(&source, format!("#!/bin/sh\n{script}\n")).unwrap();
+        let mut install = Command::new("install");
+        install.arg("-m755").arg(source).arg(dir.join(name));
+        assert!(install.status().unwrap().success());
     }
 }

@@ -109,8 +109,9 @@ async fn output_of(
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::environment::tests::program;
 
     #[tokio::test]
     async fn an_unknown_tool_is_refused_with_what_there_is() {
@@ -151,6 +152,63 @@ mod tests {
                 tool: "pip",
                 detail: Printable::new("b")
             }
+        );
+    }
+
+    /// A host on which these programs answer so.
+    pub(crate) fn host(dir: &Path, programs: &[(&str, &str)]) -> Environment {
+        for (name, script) in programs {
+            program(dir, name, script);
+        }
+        Environment::of([("PATH", dir.to_str().unwrap())])
+    }
+
+    pub(crate) const NPM: (&str, &str) = ("npm", r#"echo '{"registry":"https://r.example/"}'"#);
+
+    #[tokio::test]
+    async fn a_mirror_that_this_host_finds_in_a_guarded_range_is_written_with_its_address() {
+        let dir = tempfile::tempdir().unwrap();
+        let getent = (
+            "getent",
+            "echo '127.0.0.9 STREAM r.example'; echo '127.0.0.9 DGRAM'",
+        );
+        let environment = host(dir.path(), &[NPM, getent]);
+        assert_eq!(
+            entries("npm", &environment).await.unwrap(),
+            ["r.example:443@127.0.0.9/32"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_registry_that_this_host_cannot_find_is_left_to_the_container() {
+        let dir = tempfile::tempdir().unwrap();
+        let environment = host(dir.path(), &[NPM, ("getent", "exit 2")]);
+        assert_eq!(
+            entries("npm", &environment).await.unwrap(),
+            ["r.example:443"]
+        );
+    }
+
+    #[tokio::test]
+    async fn pip_is_asked_through_the_interpreter_that_it_belongs_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let python = r#"case "$*" in
+            *--version*) exit 0 ;;
+            *config*) echo "global.extra-index-url='https://index.example/x https://more.example/y'" ;;
+            *) echo https://index.example/simple; echo files.example ;;
+        esac"#;
+        let environment = host(dir.path(), &[("python3", python)]);
+        let expected = ["files.example:443", "index.example:443", "more.example:443"];
+        assert_eq!(entries("pip", &environment).await.unwrap(), expected);
+    }
+
+    #[tokio::test]
+    async fn a_python_without_pip_is_as_good_as_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let environment = host(dir.path(), &[("python3", "exit 1")]);
+        assert_eq!(
+            entries("pip", &environment).await,
+            Err(ToolError::Missing { tool: "pip" })
         );
     }
 }

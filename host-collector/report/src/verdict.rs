@@ -141,6 +141,8 @@ fn judge(account: &Account, peer: PeerEnd) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::{Body, Bye, Gap, GapKind, Printable, Received, Seed, Totals};
 
@@ -257,6 +259,24 @@ mod tests {
             (ChannelState::NotApplicable, "not_applicable"),
         ] {
             assert_eq!(serde_json::to_value(state).unwrap(), word);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_lost_or_repeated_an_account_is_complete_only_if_all_of_it_arrived(
+            times in proptest::collection::vec(0_usize..3, 1..20),
+        ) {
+            let last = times.len() as u64 + 1;
+            let mut account = of(&[]);
+            for (seq, times) in (1..).zip(&times) {
+                for _ in 0..*times {
+                    account.apply(&unknown(seq));
+                }
+            }
+            account.apply(&bye(last));
+            let complete = judged(&account, PeerEnd::Exited).0 == ChannelState::Complete;
+            prop_assert_eq!(complete, times.iter().all(|times| *times > 0));
         }
     }
 }

@@ -117,4 +117,15 @@ mod tests {
         let error = rotate(dir.path()).unwrap_err().to_string();
         assert!(error.contains("sessions.jsonl"), "{error}");
     }
+
+    #[test]
+    fn rotating_again_and_again_keeps_the_newest_five() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 0..9 {
+            write(dir.path(), 0, &n.to_string());
+            rotate(dir.path()).unwrap();
+        }
+        let kept: Vec<_> = contents(dir.path()).into_iter().flatten().collect();
+        assert_eq!(kept, ["8", "7", "6", "5", "4"]);
+    }
 }

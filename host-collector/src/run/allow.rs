@@ -140,6 +140,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::tools::tests::{NPM, host};
 
     async fn list(values: &[&str]) -> Result<Vec<String>, String> {
         let values: Vec<String> = values.iter().map(|&value| value.into()).collect();
@@ -221,5 +222,22 @@ mod tests {
             .collect();
         let error = list(&[&long.join(",")]).await.unwrap_err();
         assert!(error.contains("use wildcards"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_tool_is_written_out_wherever_it_stands() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("allow.txt");
+        fs::write(&file, "@tool:npm # ours\n").unwrap();
+        let environment = host(dir.path(), &[NPM]);
+        let file = format!("@{}", file.display());
+        for value in ["@tool:npm", "a.example,@tool:npm", &file] {
+            let policy = allowlist(&[value.to_owned()], &environment).await.unwrap();
+            let entries = policy.entries();
+            assert!(
+                entries.contains(&"r.example:443".to_owned()),
+                "{value}: {entries:?}"
+            );
+        }
     }
 }

@@ -117,7 +117,7 @@ const UNKNOWN: i32 = 125;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::environment::Environment;
+    use crate::environment::{Environment, tests::program};
 
     #[test]
     fn a_client_that_is_killed_has_the_code_that_shells_give_it() {
@@ -128,10 +128,7 @@ mod tests {
     #[tokio::test]
     async fn a_container_is_known_by_what_the_engine_wrote_and_not_before() {
         let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("docker");
-        fs::write(&program, "#!/bin/sh\n").unwrap();
-        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
-        fs::set_permissions(&program, mode).unwrap();
+        program(dir.path(), "docker", "");
         let path = Environment::of([("PATH", dir.path().to_str().unwrap())]);
         let engine = Engine::find(None, &path).await.unwrap();
         let cidfile = dir.path().join("cid");

@@ -355,4 +355,51 @@ mod tests {
             serde_json::json!({"egress_channel": {"state": "not_applicable", "gaps": []}})
         );
     }
+
+    #[test]
+    fn of_a_flood_a_line_shows_a_sample_and_says_so() {
+        let reason = Reason::Known(policy::DenyReason::NotAllowed);
+        let one = |n: u32| Denied {
+            target: target(&format!("h{n}.example")),
+            proto: Transport::Tcp,
+            reason: reason.clone(),
+            count: 1,
+            first: 1,
+            last: 1,
+        };
+        let flood = (0..5000).map(|n| Body::Denied(one(n))).collect();
+        let network = Network::of(&attendance(flood, PeerEnd::Exited));
+        assert_eq!(network.egress_denied_at_least, Some(5000));
+        assert_eq!(network.egress_denied_hosts.unwrap().len(), 32);
+        assert!(network.egress_denied_hosts_distinct_estimated);
+    }
+
+    #[test]
+    fn what_was_done_without_is_a_field_only_where_there_is_something() {
+        let enforcing = |degradations: &[&str]| {
+            let word = Printable::new("x");
+            let degradations = degradations
+                .iter()
+                .map(|text| Printable::new(text))
+                .collect();
+            let enforcing = report::Enforcing {
+                enforcement: Enforcement::Name,
+                backend: word.clone(),
+                ruleset_digest: word,
+                self_test: Vec::new(),
+                ipv6: report::Ipv6::Routed,
+                degradations,
+            };
+            Network::of(&attendance(
+                vec![Body::Enforcing(enforcing)],
+                PeerEnd::Exited,
+            ))
+        };
+        assert_eq!(enforcing(&[]).egress_degradations, None);
+        assert_eq!(
+            enforcing(&["no NFLOG"]).egress_degradations.unwrap(),
+            ["no NFLOG"]
+        );
+        assert_eq!(enforcing(&[]).egress_enforcement, Some(Enforcement::Name));
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -144,9 +143,14 @@ esac
     }
 }
 
-fn executable(path: &Path, content: &str) {
-    fs::write(path, content).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+/// Another process writes it: one that this one forks meanwhile would hold it open for writing, and
+/// it could not be executed.
+pub(crate) fn executable(path: &Path, content: &str) {
+    let source = path.with_extension("sh");
+    fs::write(&source, content).unwrap();
+    let mut install = Command::new("install");
+    install.arg("-m755").arg(&source).arg(path);
+    assert!(install.status().unwrap().success());
 }
 
 /// What a verb came to.

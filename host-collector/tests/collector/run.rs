@@ -11,7 +11,7 @@ use report::{Body, EndReason, Exit};
 
 use crate::{
     container::{NONCE, bye, denied, enforcing, exit, hello},
-    engine::{Done, Host, NEVER_STARTED, ended},
+    engine::{Done, Host, NEVER_STARTED, ended, executable},
 };
 
 const RUN: [&str; 4] = ["run", "--allow", "a.example", "img"];
@@ -569,11 +569,10 @@ fn a_container_that_outlives_its_client_is_waited_for() {
     // The engine's `wait` returns when the container has ended: from then on the state is another.
     let docker = fs::read_to_string(host.path("bin/docker")).unwrap();
     let waits = format!("    wait) echo '{}' >state ;;\n    version)", ended(4));
-    fs::write(
-        host.path("bin/docker"),
-        docker.replacen("    version)", &waits, 1),
-    )
-    .unwrap();
+    executable(
+        &host.path("bin/docker"),
+        &docker.replacen("    version)", &waits, 1),
+    );
     let done = host.does(&["run", "--network", "none", "img"]);
     assert_eq!(
         (done.code, &host.log()[0]["exit_code"]),
