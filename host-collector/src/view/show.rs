@@ -211,13 +211,18 @@ fn attempts(out: &mut String, name: &str, all: Option<u64>, at_least: Option<u64
 
 fn denied(host: &DeniedHost) -> String {
     let bound = if host.at_least { "at least " } else { "" };
-    let reason = Printable::new(&host.reason);
+    let times = match host.count {
+        1 => "once".to_owned(),
+        count => format!("{count} times"),
+    };
+    let when = match (host.first_ms, host.last_ms) {
+        (first, last) if first == last => format!("at {first} ms"),
+        (first, last) => format!("from {first} to {last} ms"),
+    };
     format!(
-        "{} {reason}, {bound}{} times, from {} to {} ms",
+        "{} {}, {bound}{times}, {when}",
         target(host),
-        host.count,
-        host.first_ms,
-        host.last_ms
+        Printable::new(&host.reason)
     )
 }
 
@@ -355,5 +360,29 @@ mod tests {
         .unwrap();
         assert!(!text.contains('\u{1b}'), "{text}");
         assert!(text.lines().all(|line| !line.starts_with('x')), "{text}");
+    }
+
+    #[test]
+    fn a_refusal_reads_as_a_person_would_say_it() {
+        let host = |count, last_ms, at_least| DeniedHost {
+            host: Some("e.example".into()),
+            address: None,
+            port: Some(443),
+            proto: report::Transport::Tcp,
+            reason: "quic".into(),
+            count,
+            first_ms: 5,
+            last_ms,
+            at_least,
+        };
+        for (host, expected) in [
+            (host(1, 5, false), "e.example:443 quic, once, at 5 ms"),
+            (
+                host(2, 9, true),
+                "e.example:443 quic, at least 2 times, from 5 to 9 ms",
+            ),
+        ] {
+            assert_eq!(denied(&host), expected);
+        }
     }
 }
