@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn the_registry_and_those_of_scopes_are_found_and_nothing_else() {
         let answer = r#"{"registry":"https://r.example/","@corp:registry":"http://c.example:4873/",
-            "replace-registry-host":"npmjs","registry-x":7,"//r.example/:_auth":null}"#;
+            "replace-registry-host":"never","registry-x":7,"//r.example/:_auth":null}"#;
         let entries: Vec<_> = read(answer)
             .unwrap()
             .iter()

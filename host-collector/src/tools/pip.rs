@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_mirror_takes_the_place_of_the_index_and_of_its_files() {
         assert_eq!(
-            entries("global.index-url='https://mirror.example:8443/pypi/simple'"),
+            entries("global.index-url='https://mirror.example:8443/root/simple'"),
             ["mirror.example:8443/tls"]
         );
     }
