@@ -1,6 +1,9 @@
 //! Requests with an absolute target: each is decided, rewritten and forwarded by itself.
 
-use std::{io::Write as _, net::Shutdown};
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::Shutdown,
+};
 
 use policy::DenyReason;
 
@@ -419,6 +422,18 @@ fn a_response_that_is_cut_short_never_looks_whole() {
     client.send(get(&origin, "/", ""));
     let seen = String::from_utf8(client.rest()).unwrap();
     assert!(seen.ends_with("5\r\nhello\r\n"), "{seen:?}");
+}
+
+#[test]
+fn an_old_client_is_told_of_a_cut_by_a_reset() {
+    let origin =
+        Origin::fixed("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    let proxy = start(&origin);
+    let mut client = proxy.client();
+    client.send(format!("GET http://{}/ HTTP/1.0\r\n\r\n", host(&origin)));
+    // Its response ends with the connection, so an orderly end would mean that this is all.
+    let end = client.0.read_to_end(&mut Vec::new());
+    assert_eq!(end.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
 
 #[test]
