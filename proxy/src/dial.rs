@@ -164,14 +164,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_refuses_does_not_keep_the_next_waiting() {
+    async fn addresses_that_refuse_do_not_keep_the_next_waiting() {
         let (_listener, works) = listening().await;
+        let mut addresses = vec![refusing().await; 100];
+        addresses.push(works);
         let began = std::time::Instant::now();
-        let stream = first_of(&[refusing().await, refusing().await, works])
-            .await
-            .unwrap();
+        let stream = first_of(&addresses).await.unwrap();
         assert_eq!(stream.peer_addr().unwrap(), works);
-        assert!(began.elapsed() < ATTEMPT_DELAY, "{:?}", began.elapsed());
+        assert!(
+            began.elapsed() < ATTEMPT_DELAY * 100,
+            "{:?}",
+            began.elapsed()
+        );
     }
 
     #[tokio::test]

@@ -129,7 +129,7 @@ fn a_tunnel_that_is_still_open_at_the_end_is_reported_with_its_bytes() {
     assert_eq!(client.exactly(5), b"hello");
     let began = Instant::now();
     let sums = proxy.finish();
-    assert!(began.elapsed().as_millis() < 1000, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
     assert_eq!(sums.allowed, [(authority(&origin), [1, 0, 5, 5])].into());
     assert_eq!(client.rest(), b"");
 }
