@@ -37,7 +37,7 @@ pub enum ErrorCode {
     HostBits,
     /// Not a host name.
     Name,
-    /// A preset or a tool, which are written out elsewhere.
+    /// A preset that is not known or not sound, or a preset or tool that was not written out.
     Preset,
     /// Not one of the three protocols.
     Protocol,
@@ -77,7 +77,7 @@ impl ErrorCode {
             Self::Address => "has no valid address or range",
             Self::HostBits => "has bits set beyond its prefix length",
             Self::Name => "has no valid host name",
-            Self::Preset => "is a preset that is not known here",
+            Self::Preset => "is a preset that cannot be used",
             Self::Protocol => "has an unknown protocol",
             Self::TooLong => "is too long",
         }

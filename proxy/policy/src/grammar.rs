@@ -7,8 +7,8 @@
 //! proto  = "tls" | "http" | "tcp"
 //! ```
 //!
-//! Presets and tools are lists of entries that the host keeps; it writes them out before the list
-//! gets here, so that what is enforced can be read.
+//! Presets and tools stand for other entries; [`crate::Presets`] and the host write them out before
+//! the list gets here, so that what is enforced can be read.
 
 use ipnet::IpNet;
 
@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<Entry, Fault> {
         ));
     }
     if let Some(preset) = rest.strip_prefix('@') {
-        return Err(unexpanded(preset));
+        return Err(unexpanded(preset, effect));
     }
     // Nearly every entry is a bare name; looking for one byte is cheaper than for three.
     if rest.contains(':')
@@ -171,13 +171,16 @@ fn userinfo(behind: &str) -> Fault {
     Fault::new(ErrorCode::Userinfo, hint)
 }
 
-fn unexpanded(preset: &str) -> Fault {
-    let hint = match preset.strip_prefix("tool:") {
-        Some(_) => {
+fn unexpanded(preset: &str, effect: Effect) -> Fault {
+    let hint = match (effect, preset.strip_prefix("tool:")) {
+        (Effect::Deny, _) => {
+            "presets and tools cannot be denied as a whole; deny what is meant, as in !example.com"
+        }
+        (Effect::Allow, Some(_)) => {
             "host-collector writes @tool entries out for the machine it runs on; pass the list through it"
         }
-        None => {
-            "no preset of this name is known; host-collector writes presets out, and lists those it has"
+        (Effect::Allow, None) => {
+            "presets are written out before a list is enforced; pass the list through host-collector"
         }
     };
     Fault::new(ErrorCode::Preset, hint)
