@@ -20,6 +20,8 @@ pub struct Cli {
 pub enum Verb {
     /// Launch a container, collect its reports, append a line to the session log
     Run(Box<RunArgs>),
+    /// Tell what an allowlist says of one destination, and why
+    Explain(ExplainArgs),
     /// List past runs, newest first
     List(ListArgs),
     /// Show one run, and what its record does not cover
@@ -36,8 +38,8 @@ pub struct RunArgs {
     /// What the run may reach
     #[arg(long, value_enum, default_value_t = NetworkMode::Allowlist)]
     pub network: NetworkMode,
-    /// Destinations to allow: entries separated by commas, @tool:pip, @tool:npm, or @FILE where
-    /// FILE has a `/` or a `.` in it
+    /// Destinations to allow: entries separated by commas, presets such as @github, tools such as
+    /// @tool:pip, or @FILE where FILE has a `/` or a `.` in it
     #[arg(long, value_name = "LIST|@FILE")]
     pub allow: Vec<String>,
     /// Who decides: the proxy by host name, or nftables by address
@@ -96,6 +98,23 @@ pub struct RunArgs {
     /// Command and its arguments [default: the image's]
     #[arg(last = true)]
     pub command: Vec<String>,
+}
+
+/// Options of `explain`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 0 whether it is allowed or not, and with 2 for a list that is no list."
+)]
+pub struct ExplainArgs {
+    /// Where a client wants to go, as it would write it [default port: 443]
+    #[arg(value_name = "HOST[:PORT]")]
+    pub destination: String,
+    /// The allowlist, as `run` takes it
+    #[arg(long, value_name = "LIST|@FILE", required = true)]
+    pub allow: Vec<String>,
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Options of `list`.
@@ -194,7 +213,7 @@ mod tests {
     fn run(arguments: &[&str]) -> Result<Box<RunArgs>, clap::Error> {
         match Cli::try_parse_from(["host-collector", "run"].iter().chain(arguments))?.verb {
             Verb::Run(args) => Ok(args),
-            other @ (Verb::List(_) | Verb::Show(_)) => panic!("{other:?}"),
+            other @ (Verb::Explain(_) | Verb::List(_) | Verb::Show(_)) => panic!("{other:?}"),
         }
     }
 

@@ -64,6 +64,19 @@ impl Environment {
         Some(self.absolute("HOME")?.join(".config/sandbox/audit"))
     }
 
+    /// Where the user keeps presets; `None` where nobody has a home.
+    #[must_use]
+    pub fn presets_dir(&self) -> Option<PathBuf> {
+        Some(self.absolute("HOME")?.join(".config/sandbox/presets.d"))
+    }
+
+    /// Where cargo keeps its configuration and what it has fetched; `None` where it has no place.
+    #[must_use]
+    pub fn cargo_home(&self) -> Option<PathBuf> {
+        self.absolute("CARGO_HOME")
+            .or_else(|| Some(self.absolute("HOME")?.join(".cargo")))
+    }
+
     /// Finds a program the way a shell does, except that only absolute directories are searched: a
     /// relative one would let a workspace provide the program.
     #[must_use]
@@ -110,6 +123,20 @@ pub(crate) mod tests {
             let found = Environment::of(variables.clone()).audit_dir();
             assert_eq!(found, expected.map(PathBuf::from), "{variables:?}");
         }
+    }
+
+    #[test]
+    fn presets_and_cargo_have_their_places_in_the_home() {
+        let home = Environment::of([("HOME", "/h")]);
+        assert_eq!(
+            home.presets_dir(),
+            Some("/h/.config/sandbox/presets.d".into())
+        );
+        assert_eq!(home.cargo_home(), Some("/h/.cargo".into()));
+        let own = Environment::of([("HOME", "/h"), ("CARGO_HOME", "/c")]);
+        assert_eq!(own.cargo_home(), Some("/c".into()));
+        let nobody = Environment::default();
+        assert_eq!((nobody.presets_dir(), nobody.cargo_home()), (None, None));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use clap::Parser as _;
 use host_collector::{
     cli::{Cli, Verb},
     environment::Environment,
+    explain::{self, ExplainError},
     run::{self, RunError, say},
     view::{self, ViewError},
 };
@@ -27,6 +28,9 @@ fn main() -> ExitCode {
     let outcome = match verb {
         Verb::Run(args) => run::to_its_end(*args, &environment)
             .map_err(|error| (of_run(&error), error.to_string())),
+        Verb::Explain(args) => explain::explain(&args, &environment)
+            .map(|()| 0)
+            .map_err(|error| (of_explain(&error), error.to_string())),
         Verb::List(args) => view::list(&args, &environment)
             .map(|()| 0)
             .map_err(|error| (of_view(&error), error.to_string())),
@@ -47,6 +51,13 @@ const fn of_run(error: &RunError) -> u8 {
     match error {
         RunError::Config(_) => 78,
         RunError::SetUp(_) => 125,
+    }
+}
+
+const fn of_explain(error: &ExplainError) -> u8 {
+    match error {
+        ExplainError::Allow(_) => USAGE,
+        ExplainError::Output(_) | ExplainError::Runtime(_) => 1,
     }
 }
 

@@ -1,10 +1,10 @@
 //! `run`: launches a container, collects what it reports, keeps the record, exits with its code.
 
-mod allow;
 mod bundle;
 mod drive;
 mod error;
 mod identity;
+mod list;
 mod outcome;
 mod prepare;
 mod publish;
@@ -15,7 +15,6 @@ mod variables;
 
 use std::{io::Write as _, path::PathBuf};
 
-pub use allow::AllowError;
 pub use bundle::BundleError;
 pub use error::{ConfigError, RunError, SetUpError};
 pub use identity::RootGuest;

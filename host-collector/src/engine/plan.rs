@@ -64,7 +64,7 @@ pub enum Network {
 pub struct Guard {
     /// The directory of the report channel.
     pub channel: PathBuf,
-    /// The canonical entries, separated by commas.
+    /// The canonical entries, separated by commas, or `@` and the file inside that has them.
     pub allow: String,
     /// The secret of the report channel.
     pub nonce: Secret,

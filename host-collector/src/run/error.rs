@@ -5,10 +5,10 @@ use std::{io, path::PathBuf};
 use report::Printable;
 
 use super::{
-    allow::AllowError, bundle::BundleError, identity::RootGuest, publish::PublishError,
-    variables::VariableError,
+    bundle::BundleError, identity::RootGuest, publish::PublishError, variables::VariableError,
 };
 use crate::{
+    allow::AllowError,
     channel::ChannelError,
     engine::{EngineError, EngineKind, RefusedArgument},
     run_dir::RunDirError,
@@ -80,6 +80,14 @@ pub enum SetUpError {
     /// The report channel.
     #[error(transparent)]
     Channel(#[from] ChannelError),
+    /// The allowlist could not be laid where the container reads it.
+    #[error("cannot write the allowlist to {path}: {source}; make room there")]
+    List {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The system has no randomness to give.
     #[error("cannot name the run: {0}")]
     Randomness(#[from] getrandom::Error),

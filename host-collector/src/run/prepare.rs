@@ -5,6 +5,7 @@ use report::Printable;
 use super::{
     error::{ConfigError, RunError, SetUpError},
     identity::identity,
+    list::hand_over,
     request::{Request, caller},
 };
 use crate::{
@@ -111,7 +112,7 @@ impl Place {
         let channel = Channel::create(run_dir.path(), Some(policy.digest().to_string()))?;
         let network = Network::Allowlist(Guard {
             channel: channel.directory().to_owned(),
-            allow: policy.entries().join(","),
+            allow: hand_over(policy, channel.directory())?,
             nonce: channel.nonce().clone(),
             report: args.report.as_str(),
         });

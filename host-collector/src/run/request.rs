@@ -10,10 +10,10 @@ use std::{
 use policy::Policy;
 
 use super::{
-    allow::allowlist, bundle::bundle, error::ConfigError, identity::Owner, publish::ingress,
-    variables::variables,
+    bundle::bundle, error::ConfigError, identity::Owner, publish::ingress, variables::variables,
 };
 use crate::{
+    allow::allowlist,
     cli::{Enforce, NetworkMode, RunArgs},
     engine::{EngineKind, WORKSPACE, check_arguments},
     environment::Environment,

@@ -1,16 +1,17 @@
-//! The allowlist of a run, put together from lists, files and tools.
+//! The allowlist of a run, put together from lists, files, presets and tools.
 
 use std::{
-    fs::File,
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
 };
 
-use policy::{Policy, PolicyError};
+use policy::{Policy, PolicyError, Presets};
 use report::Printable;
 
 use crate::{
     environment::Environment,
+    list_file,
+    presets::{PresetsError, presets},
     tools::{self, ToolError},
 };
 
@@ -38,63 +39,55 @@ pub enum AllowError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The presets of this host cannot be read.
+    #[error(transparent)]
+    Presets(#[from] PresetsError),
     /// A tool could not be asked.
     #[error("--allow {0}")]
     Tool(#[from] ToolError),
-    /// It does not fit.
-    #[error(
-        "--allow: {0} bytes of entries, and at most {MAX_LIST} fit into a container's environment; use wildcards"
-    )]
-    TooLong(usize),
 }
 
 /// Puts the list together and checks it.
-pub(super) async fn allowlist(
-    values: &[String],
-    environment: &Environment,
-) -> Result<Policy, AllowError> {
+pub async fn allowlist(values: &[String], environment: &Environment) -> Result<Policy, AllowError> {
     if values.is_empty() {
         return Err(AllowError::Missing);
     }
-    let mut entries = Vec::new();
-    for value in values {
-        entries.extend(written(value, environment).await?);
-    }
-    let wrong = |error| AllowError::Entry {
-        origin: Printable::new("list"),
-        error,
-    };
-    let policy = Policy::from_entries(&entries).map_err(wrong)?;
-    let length = policy.entries().iter().map(|entry| entry.len() + 1).sum();
-    if length > MAX_LIST {
-        Err(AllowError::TooLong(length))
+    let lists: Vec<(&str, String)> = values
+        .iter()
+        .map(|value| Ok((value.as_str(), text_of(value)?)))
+        .collect::<Result<_, AllowError>>()?;
+    // Presets that nobody asks for cannot stand in the way.
+    let presets = if lists.iter().any(|(_, list)| may_name_preset(list)) {
+        presets(environment)?
     } else {
-        Ok(policy)
-    }
-}
-
-/// The plain entries of one `--allow`, each checked, so that an error can say where it is.
-async fn written(value: &str, environment: &Environment) -> Result<Vec<String>, AllowError> {
-    let (origin, list) = match file_of(value) {
-        Some(path) => (value, read(path)?),
-        None => (value, value.to_owned()),
+        Presets::default()
     };
-    let (mut entries, mut expanded) = (Vec::new(), Vec::new());
-    for entry in split(&list) {
-        match entry.strip_prefix("@tool:") {
-            Some(tool) => expanded.extend(tools::entries(tool, environment).await?),
-            None => entries.push(entry.to_owned()),
+    let mut entries = Vec::new();
+    for (origin, list) in &lists {
+        for entry in presets.expand(list).map_err(wrong(origin))? {
+            match entry.strip_prefix("@tool:") {
+                Some(tool) => entries.extend(tools::entries(tool, environment).await?),
+                None => entries.push(entry),
+            }
         }
     }
-    if expanded.is_empty() || !entries.is_empty() {
-        let wrong = |error| AllowError::Entry {
-            origin: Printable::new(origin),
-            error,
-        };
-        Policy::from_entries(&entries).map_err(wrong)?;
-    }
-    entries.extend(expanded);
-    Ok(entries)
+    Policy::from_entries(&entries).map_err(wrong("list"))
+}
+
+fn wrong(origin: &str) -> impl FnOnce(PolicyError) -> AllowError {
+    let origin = Printable::new(origin);
+    |error| AllowError::Entry { origin, error }
+}
+
+/// The list of one `--allow`, from the file that it names if it names one.
+fn text_of(value: &str) -> Result<String, AllowError> {
+    let Some(path) = file_of(value) else {
+        return Ok(value.to_owned());
+    };
+    list_file::read(path).map_err(|source| AllowError::File {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// The file that a value names. A preset or tool has neither a slash nor a dot in its name, so what
@@ -105,35 +98,11 @@ fn file_of(value: &str) -> Option<&Path> {
     is_path.then(|| Path::new(name))
 }
 
-/// Entries as the policy's grammar separates them.
-fn split(list: &str) -> impl Iterator<Item = &str> {
-    list.lines()
-        .filter_map(|line| line.split('#').next())
-        .flat_map(|line| line.split(','))
-        .map(str::trim)
-        .filter(|entry| !entry.is_empty())
+/// It does if an entry starts as presets do; one in a comment costs no more than a look.
+fn may_name_preset(list: &str) -> bool {
+    list.split([',', '\n'])
+        .any(|entry| entry.trim_start().starts_with('@'))
 }
-
-fn read(path: &Path) -> Result<String, AllowError> {
-    let wrong = |source| AllowError::File {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(wrong)?;
-    if !file.metadata().map_err(wrong)?.is_file() {
-        return Err(wrong(io::Error::other("not a regular file")));
-    }
-    let mut list = String::new();
-    file.take(MAX_FILE)
-        .read_to_string(&mut list)
-        .map_err(wrong)?;
-    Ok(list)
-}
-
-/// The kernel takes no string of the environment over 128 KiB (`execve(2)`); the name takes some.
-const MAX_LIST: usize = 128 * 1024 - 64;
-/// With comments.
-const MAX_FILE: u64 = 16 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -196,8 +165,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_preset_is_never_looked_for_as_a_file() {
-        let error = list(&["@github"]).await.unwrap_err();
-        assert!(error.contains("preset"), "{error}");
+        let error = list(&["@list"]).await.unwrap_err();
+        assert!(error.contains("no preset has this name"), "{error}");
     }
 
     #[test]
@@ -216,12 +185,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_that_no_environment_can_hold_is_refused_before_the_launch() {
-        let long: Vec<String> = (0..8000)
-            .map(|n| format!("a-rather-long-name-{n}.example"))
+    async fn presets_are_written_out_wherever_entries_stand() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = home.path().join(".config/sandbox/presets.d");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("ours.txt"), "a.example\n@more").unwrap();
+        fs::write(directory.join("more.txt"), "b.example").unwrap();
+        let file = home.path().join("list");
+        fs::write(&file, "c.example # and\n@ours\n").unwrap();
+        let environment = Environment::of([("HOME", home.path().to_str().unwrap())]);
+        let values = [format!("@{}", file.display()), "d.example, @more".into()];
+        let policy = allowlist(&values, &environment).await.unwrap();
+        assert_eq!(
+            policy.entries(),
+            ["a.example", "b.example", "c.example", "d.example"]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_preset_that_nobody_asks_for_is_not_looked_at() {
+        let home = tempfile::tempdir().unwrap();
+        let broken = home
+            .path()
+            .join(".config/sandbox/presets.d/UNUSABLE NAME.txt");
+        fs::create_dir_all(broken.parent().unwrap()).unwrap();
+        fs::write(&broken, "").unwrap();
+        let environment = Environment::of([("HOME", home.path().to_str().unwrap())]);
+        for (value, is_fine) in [("db@10.0.0.0/8", true), ("@github", false)] {
+            let policy = allowlist(&[value.to_owned()], &environment).await;
+            assert_eq!(policy.is_ok(), is_fine, "{value}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_of_a_hundred_thousand_entries_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("list");
+        let long: Vec<String> = (0..100_000)
+            .map(|n| format!("n{n}.example # {n}\n"))
             .collect();
-        let error = list(&[&long.join(",")]).await.unwrap_err();
-        assert!(error.contains("use wildcards"), "{error}");
+        fs::write(&file, long.concat()).unwrap();
+        let entries = list(&[&format!("@{}", file.display())]).await.unwrap();
+        assert_eq!(entries.len(), 100_000);
     }
 
     #[tokio::test]
