@@ -4,7 +4,11 @@ use std::{ffi::OsString, path::PathBuf};
 
 use policy::Policy;
 
-use crate::{failure::Failure, ingress::IngressPort};
+use crate::{
+    allow::{self, ALLOW},
+    failure::Failure,
+    ingress::IngressPort,
+};
 
 /// Everything that PID 1 was asked to do.
 #[derive(Debug)]
@@ -80,13 +84,7 @@ type Text<'a> = &'a dyn Fn(&'static str) -> Result<Option<String>, Failure>;
 
 impl Allowlist {
     fn read(list: &str, text: Text<'_>) -> Result<Self, Failure> {
-        let policy = Policy::parse(list).map_err(|error| {
-            Failure::config(
-                ALLOW,
-                error,
-                "mend the entry, or unset the variable to run without an allowlist",
-            )
-        })?;
+        let policy = allow::policy(list)?;
         check_enforce(text)?;
         let socket = text("SANDBOX_REPORT_SOCKET")?;
         let nonce = text("SANDBOX_REPORT_NONCE")?.unwrap_or_default();
@@ -206,7 +204,6 @@ fn text(
         .transpose()
 }
 
-const ALLOW: &str = "SANDBOX_EGRESS_ALLOW";
 const DEFAULT_SOCKET: &str = "/run/sandbox-egress/host/report.sock";
 const DEFAULT_PROXY_PORT: u16 = 3128;
 

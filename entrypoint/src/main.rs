@@ -5,6 +5,7 @@
 
 mod account;
 mod accounts;
+mod allow;
 mod channel;
 mod config;
 mod environment;

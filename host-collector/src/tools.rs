@@ -4,11 +4,19 @@
 //! registry is named here. It is asked from the root directory: a workspace may hold configuration,
 //! or even a module of the tool's name, that an earlier guest left there.
 
+mod apt;
+mod cargo;
+mod docker;
+mod go;
 mod npm;
 mod pip;
 mod registry;
 
-use std::{path::Path, process::Stdio, time::Duration};
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+    time::Duration,
+};
 
 use report::Printable;
 use tokio::process::Command;
@@ -20,7 +28,9 @@ use registry::Registry;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
     /// Nobody taught us to ask it.
-    #[error("@tool:{tool}: not known; use @tool:pip or @tool:npm, or name the hosts")]
+    #[error(
+        "@tool:{tool}: not known; use @tool:apt, cargo, docker, go, npm or pip, or name the hosts"
+    )]
     Unknown {
         /// As it was named.
         tool: Printable,
@@ -41,6 +51,14 @@ pub enum ToolError {
         /// The last thing it said.
         detail: Printable,
     },
+    /// It has no answer.
+    #[error("@tool:{tool}: {detail}; name the hosts with --allow")]
+    Unsaid {
+        /// Which.
+        tool: &'static str,
+        /// What it does not say.
+        detail: &'static str,
+    },
     /// It is configured with something that is no URL.
     #[error(
         "@tool:{tool}: configured with `{url}`, which is no http or https URL; mend the configuration, or name the host"
@@ -56,8 +74,12 @@ pub enum ToolError {
 /// The entries that a tool stands for.
 pub async fn entries(tool: &str, environment: &Environment) -> Result<Vec<String>, ToolError> {
     let registries = match tool {
-        "pip" => pip::registries(environment).await?,
+        "apt" => apt::registries(environment).await?,
+        "cargo" => cargo::registries(environment).await?,
+        "docker" => docker::registries(environment).await?,
+        "go" => go::registries(environment).await?,
         "npm" => npm::registries(environment).await?,
+        "pip" => pip::registries(environment).await?,
         _ => {
             return Err(ToolError::Unknown {
                 tool: Printable::new(tool),
@@ -80,30 +102,40 @@ async fn output_of(
     program: &Path,
     arguments: &[&str],
 ) -> Result<String, ToolError> {
-    let failed = |detail: &str| ToolError::Failed {
-        tool,
-        detail: Printable::new(detail),
-    };
-    let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, command.output()).await;
-    let output = output
-        .map_err(|_| failed("it did not answer"))?
-        .map_err(|error| failed(&error.to_string()))?;
+    let output = ask(tool, program, arguments, &[]).await?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let stderr = String::from_utf8_lossy(&output.stderr);
-    Err(failed(
-        stderr
-            .lines()
-            .rfind(|line| !line.trim().is_empty())
-            .unwrap_or("it did not say why"),
-    ))
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty());
+    Err(failed(tool, last.unwrap_or("it did not say why")))
+}
+
+/// What came of running a program in the root directory.
+async fn ask(
+    tool: &'static str,
+    program: &Path,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Result<Output, ToolError> {
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(PATIENCE, command.output()).await;
+    output
+        .map_err(|_| failed(tool, "it did not answer"))?
+        .map_err(|error| failed(tool, &error.to_string()))
+}
+
+fn failed(tool: &'static str, detail: &str) -> ToolError {
+    ToolError::Failed {
+        tool,
+        detail: Printable::new(detail),
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -120,14 +152,14 @@ pub(crate) mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.starts_with("@tool:gem\\u{1b}: not known; use @tool:pip"),
+            error.starts_with("@tool:gem\\u{1b}: not known; use @tool:apt, cargo"),
             "{error}"
         );
     }
 
     #[tokio::test]
     async fn a_tool_that_is_not_there_is_refused_with_the_remedy() {
-        for tool in ["pip", "npm"] {
+        for tool in ["apt", "cargo", "docker", "go", "npm", "pip"] {
             let error = entries(tool, &Environment::default())
                 .await
                 .unwrap_err()
