@@ -9,6 +9,7 @@
 mod channel;
 mod container;
 mod engine;
+mod explain;
 mod log;
 mod run;
 mod view;

@@ -450,7 +450,7 @@ fn mistakes_in_the_request_are_one_line_each_and_code_78() {
         (&["run", "img"][..], "--allow example.com"),
         (&["run", "--allow", "*", "img"], "`*`"),
         (&["run", "--allow", "http://a.example/", "img"], "a.example"),
-        (&["run", "--allow", "@github", "img"], "preset"),
+        (&["run", "--allow", "@githib", "img"], "preset"),
         (&["run", "--allow", "@tool:gem", "img"], "@tool:gem"),
         (
             &["run", "--allow", "a.example", "--user", "root", "img"],
@@ -597,4 +597,41 @@ fn many_runs_at_once_leave_a_line_each_in_one_chain() {
         log.iter().filter(|line| line.get("prev").is_none()).count(),
         1
     );
+}
+
+#[test]
+fn presets_are_recorded_as_the_entries_that_they_stand_for() {
+    let host = Host::new();
+    host.reports(&whole(0), 0);
+    let done = host.does(&["run", "--allow", "@mistral,a.example", "img"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(
+        host.log()[0]["egress_allow"],
+        serde_json::json!(["a.example", "api.mistral.ai", "codestral.mistral.ai"])
+    );
+}
+
+#[test]
+fn a_list_that_no_variable_can_hold_reaches_the_container_as_a_file() {
+    let host = Host::new();
+    host.reports(&whole(0), 0);
+    let role = fs::read_to_string(host.path("role")).unwrap();
+    host.on(
+        "role",
+        &format!(
+            "echo \"$SANDBOX_EGRESS_ALLOW\" >said; cp \"${{socket%/*}}/allow.txt\" laid\n{role}"
+        ),
+    );
+    let names: Vec<String> = (0..100_000).map(|n| format!("n{n}.example\n")).collect();
+    fs::write(host.path("list"), names.concat()).unwrap();
+    let file = format!("@{}", host.path("list").display());
+    let done = host.does(&["run", "--allow", &file, "img"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(
+        fs::read_to_string(host.path("said")).unwrap(),
+        "@/run/sandbox-egress/host/allow.txt\n"
+    );
+    let laid = fs::read_to_string(host.path("laid")).unwrap();
+    assert_eq!(laid.lines().count(), 100_000);
+    assert_eq!(host.log()[0]["egress_allow_truncated"], true);
 }
