@@ -57,7 +57,7 @@ impl Lab {
         let mut env = vec![];
         if case.network == Network::Allowlist {
             env.extend([
-                ("SANDBOX_EGRESS_ALLOW", case.allow(subnet).join(",")),
+                ("SANDBOX_EGRESS_ALLOW", hand_over(case, subnet, &channel)?),
                 ("SANDBOX_RUN_AS", "sandbox".to_owned()),
                 ("SANDBOX_REPORT", "required".to_owned()),
                 ("SANDBOX_REPORT_NONCE", channel.nonce().expose().to_owned()),
@@ -80,6 +80,17 @@ impl Lab {
             },
         )
     }
+}
+
+/// The allowlist, or the name of a file of it, as the collector hands it over.
+fn hand_over(case: &Case, subnet: Subnet, channel: &Channel) -> anyhow::Result<String> {
+    let entries = case.allow(subnet);
+    if !case.is_long() {
+        return Ok(entries.join(","));
+    }
+    let file = channel.directory().join("allow.txt");
+    fs::write(&file, entries.join("\n")).context("write a long allowlist")?;
+    Ok("@/run/sandbox-egress/host/allow.txt".to_owned())
 }
 
 /// Listens to a guest until it has ended.

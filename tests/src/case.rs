@@ -26,6 +26,9 @@ pub struct Case {
     /// The allowlist. An entry that ends in `@lab` is written once for each of the lab's networks.
     #[serde(default)]
     allow: Vec<String>,
+    /// How many names the allowlist has besides, which nobody asks for.
+    #[serde(default)]
+    filler: usize,
     /// A shell script that the guest runs, in a directory that holds `ca.pem`.
     #[serde(default)]
     guest: String,
@@ -138,7 +141,14 @@ impl Case {
                 None => entries.push(subnet.fill(entry)),
             }
         }
+        entries.extend((0..self.filler).map(|n| format!("n{n}.filler.test")));
         entries
+    }
+
+    /// Whether the allowlist is longer than an argument or a variable can be.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.filler > 0
     }
 
     /// The guest's command on `subnet`.

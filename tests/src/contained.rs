@@ -183,7 +183,11 @@ impl Lab {
         self.internet.reset()?;
         let subnet = self.network.subnet;
         let files = self.files()?;
-        let mut command = self.collector(&files, case.network, &case.allow(subnet));
+        let mut allow = case.allow(subnet);
+        if case.is_long() {
+            allow = vec![files.list(&allow)?];
+        }
+        let mut command = self.collector(&files, case.network, &allow);
         command.args(
             case.env(subnet)
                 .map(|(name, value)| format!("--engine-arg=--env={name}={value}")),
@@ -231,6 +235,13 @@ impl Files {
     #[must_use]
     pub fn workspace(&self) -> PathBuf {
         self.directory.path().join("workspace")
+    }
+
+    /// Writes a list that no argument could hold, and names it as an argument does.
+    fn list(&self, entries: &[String]) -> anyhow::Result<String> {
+        let file = self.directory.path().join("allow.txt");
+        fs::write(&file, entries.join("\n")).context("write a long allowlist")?;
+        Ok(format!("@{}", file.display()))
     }
 
     /// Where the session log goes.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use policy::{Decision, Denial, Destination, Host, HostName, Policy};
+use policy::{Decision, Denial, Destination, Host, HostName, Policy, Presets};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -67,6 +67,11 @@ fn entry() -> impl Strategy<Value = String> {
         _ if deny => format!("!{body}"),
         _ => body,
     })
+}
+
+/// An entry, or the name of one of six presets, of which five exist.
+fn entry_or_preset() -> impl Strategy<Value = String> {
+    prop_oneof![entry(), (0..6).prop_map(|n| format!("@p{n}"))]
 }
 
 fn destination() -> impl Strategy<Value = Destination> {
@@ -196,6 +201,37 @@ proptest! {
         } else {
             prop_assert!(open == 0 || allows(&policy, &to), "{:?}", policy.entries());
         }
+    }
+
+    #[test]
+    fn presets_come_out_as_plain_entries_or_as_one_line(
+        lists in vec(vec(entry_or_preset(), 0..4), 5),
+        list in vec(entry_or_preset(), 1..4),
+    ) {
+        let mut presets = Presets::default();
+        for (n, list) in lists.iter().enumerate() {
+            presets.insert(&format!("p{n}"), list.join("\n")).unwrap();
+        }
+        match presets.expand(&list.join(",")) {
+            Ok(entries) => {
+                prop_assert!(Policy::from_entries(&entries).is_ok(), "{:?}", entries);
+                let own = list.iter().filter(|entry| !entry.starts_with('@'));
+                prop_assert!(own.into_iter().all(|entry| entries.contains(entry)));
+            }
+            Err(error) => {
+                prop_assert_eq!(error.code.as_str(), "preset");
+                prop_assert!(!error.to_string().contains(char::is_control), "{}", error);
+            }
+        }
+    }
+
+    #[test]
+    fn without_presets_a_list_is_what_it_says(list in vec(entry(), 1..12)) {
+        let entries = Presets::default().expand(&list.join(",")).unwrap();
+        prop_assert_eq!(
+            Policy::from_entries(&entries).unwrap().digest(),
+            Policy::from_entries(&list).unwrap().digest()
+        );
     }
 
     #[test]
