@@ -23,9 +23,7 @@ pub struct Presets {
 
 /// A name that no entry could refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the name of a preset has at most {LONGEST_NAME} bytes: small letters, digits, `-` and `_`, and is not `tool`"
-)]
+#[error("a preset's name is at most {LONGEST_NAME} of a-z, 0-9, - and _, and not `tool`")]
 pub struct PresetNameError;
 
 impl Presets {
