@@ -205,9 +205,8 @@ const LOG: &str = "cargo::sources::registry=debug";
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
+    use crate::tools::tests::host;
 
     /// A host with a cargo that logs what `script` prints.
     struct Host {
@@ -218,13 +217,8 @@ mod tests {
     impl Host {
         fn new(script: &str, config: &str) -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let cargo = dir.path().join("cargo");
-            fs::write(
-                &cargo,
-                format!("#!/bin/sh\nhome={}\n{script}", dir.path().display()),
-            )
-            .unwrap();
-            fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();
+            let script = format!("home={}\n{script}", dir.path().display());
+            host(dir.path(), &[("cargo", &script)]);
             fs::write(dir.path().join("config.toml"), config).unwrap();
             let path = dir.path().to_str().unwrap();
             let environment = Environment::of([("PATH", path), ("CARGO_HOME", path)]);

@@ -1,10 +1,10 @@
 //! `explain`, and presets and tools in lists, on a host whose home and tools are made up.
 
-use std::{fs, os::unix::fs::PermissionsExt as _};
+use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::engine::{Done, Host};
+use crate::engine::{Done, Host, executable};
 
 /// Runs a verb in a home with presets.
 fn at_home(host: &Host, arguments: &[&str]) -> Done {
@@ -137,8 +137,7 @@ fn tools_are_asked_and_written_out_as_plain_entries() {
         ),
     ] {
         let program = host.path("bin").join(tool);
-        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        executable(&program, &format!("#!/bin/sh\n{script}\n"));
         let name = tool.trim_end_matches("-get");
         let destination = expected.split('/').next().unwrap();
         let said = verdict(&host, destination, &format!("@tool:{name}"));
