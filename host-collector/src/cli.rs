@@ -102,9 +102,7 @@ pub struct RunArgs {
 
 /// Options of `explain`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exits with 0 whether it is allowed or not, and with 2 for a list that is no list."
-)]
+#[command(after_help = "Exits with 0 whatever the verdict, and with 2 for a list that is none.")]
 pub struct ExplainArgs {
     /// Where a client wants to go, as it would write it [default port: 443]
     #[arg(value_name = "HOST[:PORT]")]
