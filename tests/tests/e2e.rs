@@ -6,6 +6,8 @@ mod by_hand;
 mod collected;
 #[path = "e2e/image.rs"]
 mod image;
+#[path = "e2e/on_terminal.rs"]
+mod on_terminal;
 
 use std::{process::ExitCode, sync::Arc};
 

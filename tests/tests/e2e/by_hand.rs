@@ -7,10 +7,10 @@ use anyhow::ensure;
 use sandbox_egress_tests::{
     contained::{BASE, Lab},
     process::{Finished, Running, output_of},
-    terminal::{CTRL_C, OnTerminal},
+    terminal::OnTerminal,
 };
 
-use crate::LabTest;
+use crate::{LabTest, on_terminal};
 
 pub(crate) const TESTS: [(&str, LabTest); 7] = [
     ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
@@ -53,20 +53,8 @@ fn finish(mut command: Command) -> anyhow::Result<Finished> {
 }
 
 fn terminal(lab: &Lab) -> anyhow::Result<()> {
-    let guest =
-        "stty size; trap 'stty size; exit 4' INT; echo re''ady; while :; do read line; done";
-    let command = engine_run(
-        lab,
-        &["-it", &allowing(lab, "allowed.test")],
-        &["bash", "-c", guest],
-    );
-    let mut program = OnTerminal::start(&command, 33, 97)?;
-    program.wait_for("ready")?;
-    program.send(&[CTRL_C])?;
-    let (code, shown) = program.finish()?;
-    ensure!(shown.matches("33 97").count() == 2, "{shown}");
-    ensure!(code == 4, "{code}: {shown}");
-    Ok(())
+    let options = ["-it", &allowing(lab, "allowed.test")];
+    on_terminal::is_kept(&engine_run(lab, &options, &on_terminal::GUEST))
 }
 
 fn stop(lab: &Lab) -> anyhow::Result<()> {

@@ -10,11 +10,11 @@ use sandbox_egress_tests::{
     contained::{BASE, Files, Lab},
     process::{Finished, Running, output_of},
     programs::public_directory,
-    terminal::{CTRL_C, OnTerminal},
+    terminal::OnTerminal,
 };
 use serde_json::Value;
 
-use crate::{LabTest, image::Image};
+use crate::{LabTest, image::Image, on_terminal};
 
 pub(crate) const TESTS: [(&str, LabTest); 11] = [
     ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
@@ -52,7 +52,7 @@ fn run(lab: &Lab, files: &Files, image: &str, guest: &str) -> Command {
     command
 }
 
-fn on_terminal(lab: &Lab, files: &Files, guest: &str) -> anyhow::Result<OnTerminal> {
+fn start_on_terminal(lab: &Lab, files: &Files, guest: &str) -> anyhow::Result<OnTerminal> {
     let mut command = lab.collector(files, Network::Allowlist, &allow(lab));
     command.args(["-it", BASE, "--", "bash", "-c", guest]);
     OnTerminal::start(&command, 33, 97)
@@ -85,21 +85,16 @@ fn says(files: &Files, wanted: &str) -> anyhow::Result<()> {
 
 fn terminal(lab: &Lab) -> anyhow::Result<()> {
     let files = lab.files()?;
-    let guest =
-        "stty size; trap 'stty size; exit 4' INT; echo re''ady; while :; do read line; done";
-    let mut program = on_terminal(lab, &files, guest)?;
-    program.wait_for("ready")?;
-    program.send(&[CTRL_C])?;
-    let (code, shown) = program.finish()?;
-    ensure!(shown.matches("33 97").count() == 2, "{shown}");
-    ensure!(code == 4, "{code}: {shown}");
+    let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
+    command.args(["-it", BASE, "--"]).args(on_terminal::GUEST);
+    on_terminal::is_kept(&command)?;
     says(&files, "complete exited 4 0")
 }
 
 fn stopped_by_engine(lab: &Lab) -> anyhow::Result<()> {
     let files = lab.files()?;
     let guest = "trap 'exit 5' TERM; echo re''ady; while :; do read line; done";
-    let mut program = on_terminal(lab, &files, guest)?;
+    let mut program = start_on_terminal(lab, &files, guest)?;
     program.wait_for("ready")?;
     output_of(
         &mut lab
