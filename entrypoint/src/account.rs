@@ -32,7 +32,10 @@ impl Account {
         match message {
             FromProxy::Denied(denied) => self.outbox.deny(denied),
             FromProxy::Allowed(allowed) => self.outbox.allow(allowed),
-            FromProxy::Ready { .. } | FromProxy::Failed { .. } | FromProxy::Drained => {}
+            FromProxy::Ready { .. }
+            | FromProxy::Failed { .. }
+            | FromProxy::Open(_)
+            | FromProxy::Drained => {}
         }
     }
 
@@ -137,18 +140,24 @@ impl Account {
     }
 }
 
-/// Whether this is the proxy's word that it refused the self-test.
-pub(crate) fn is_self_test(message: &FromProxy) -> bool {
+/// How many attempts of the self-test the proxy says here that it refused.
+pub(crate) fn of_self_test(message: &FromProxy) -> u64 {
     match message {
-        FromProxy::Denied(denied) => denied
-            .target
-            .host
-            .as_ref()
-            .is_some_and(|host| host.as_str() == UNLISTED_NAME),
-        FromProxy::Allowed(_)
+        FromProxy::Denied(denied)
+            if denied
+                .target
+                .host
+                .as_ref()
+                .is_some_and(|host| host.as_str() == UNLISTED_NAME) =>
+        {
+            denied.count
+        }
+        FromProxy::Denied(_)
+        | FromProxy::Allowed(_)
         | FromProxy::Ready { .. }
         | FromProxy::Failed { .. }
-        | FromProxy::Drained => false,
+        | FromProxy::Open(_)
+        | FromProxy::Drained => 0,
     }
 }
 
@@ -237,9 +246,9 @@ mod tests {
 
     #[test]
     fn only_the_refusal_of_the_reserved_name_is_the_self_test() {
-        assert!(is_self_test(&refused(UNLISTED_NAME)));
-        assert!(!is_self_test(&refused("example.com")));
-        assert!(!is_self_test(&FromProxy::Drained));
+        assert_eq!(of_self_test(&refused(UNLISTED_NAME)), 2);
+        assert_eq!(of_self_test(&refused("example.com")), 0);
+        assert_eq!(of_self_test(&FromProxy::Drained), 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket},
     os::fd::{AsFd, BorrowedFd},
 };
 
@@ -17,11 +17,29 @@ pub(crate) struct Listeners {
     explicit: Vec<TcpListener>,
     redirect4: TcpListener,
     redirect6: Option<TcpListener>,
+    dns4: Dns,
+    dns6: Option<Dns>,
+}
+
+/// Where names are asked for, over one family.
+#[derive(Debug)]
+struct Dns {
+    udp: UdpSocket,
+    tcp: TcpListener,
+}
+
+/// The ports of that.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DnsPorts {
+    /// Of datagrams.
+    pub(crate) udp: u16,
+    /// Of connections.
+    pub(crate) tcp: u16,
 }
 
 impl Listeners {
     /// Binds all of them on loopback: `port` for clients that know of the proxy, ports of the
-    /// kernel's choice for connections that are redirected.
+    /// kernel's choice for what is redirected.
     pub(crate) fn bind(port: u16) -> Result<Self, Failure> {
         let v4 = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
@@ -31,6 +49,8 @@ impl Listeners {
             explicit,
             redirect4: listen(v4, 0)?,
             redirect6: if_family_exists(listen(v6, 0))?,
+            dns4: Dns::bind(v4)?,
+            dns6: if_family_exists(Dns::bind(v6))?,
         }
         .with_deep_backlog())
     }
@@ -47,6 +67,16 @@ impl Listeners {
         Some(self.redirect6.as_ref()?.local_addr().ok()?.port())
     }
 
+    /// Where nftables sends DNS over IPv4.
+    pub(crate) fn dns4(&self) -> DnsPorts {
+        self.dns4.ports()
+    }
+
+    /// The same over IPv6, where there is any.
+    pub(crate) fn dns6(&self) -> Option<DnsPorts> {
+        self.dns6.as_ref().map(Dns::ports)
+    }
+
     /// Every socket with its kind, in the order in which they are handed over.
     pub(crate) fn all(&self) -> Vec<(Ingress, BorrowedFd<'_>)> {
         let explicit = self
@@ -58,16 +88,39 @@ impl Listeners {
             .into_iter()
             .flatten()
             .map(|socket| (Ingress::Redirect, socket.as_fd()));
-        explicit.chain(redirect).collect()
+        let dns = [Some(&self.dns4), self.dns6.as_ref()];
+        let dns = dns.into_iter().flatten().flat_map(|dns| {
+            let tcp = (Ingress::Dns, dns.tcp.as_fd());
+            [tcp, (Ingress::DnsUdp, dns.udp.as_fd())]
+        });
+        explicit.chain(redirect).chain(dns).collect()
     }
 
     /// What arrives while the proxy is being restarted waits, instead of being refused.
     fn with_deep_backlog(self) -> Self {
         for (_, socket) in self.all() {
-            // Listening again only changes the backlog (listen(2)); with the old one it works too.
+            // Listening again only changes the backlog (listen(2)); with the old one it works too,
+            // and a socket for datagrams refuses to.
             let _ = rustix::net::listen(socket, BACKLOG);
         }
         self
+    }
+}
+
+impl Dns {
+    fn bind(address: IpAddr) -> Result<Self, Refusal> {
+        let at = SocketAddr::new(address, 0);
+        let udp = UdpSocket::bind(at).map_err(|error| Refusal { address: at, error })?;
+        let tcp = listen(address, 0)?;
+        Ok(Self { udp, tcp })
+    }
+
+    fn ports(&self) -> DnsPorts {
+        let port = |address: io::Result<SocketAddr>| address.map_or(0, |address| address.port());
+        DnsPorts {
+            udp: port(self.udp.local_addr()),
+            tcp: port(self.tcp.local_addr()),
+        }
     }
 }
 
@@ -90,13 +143,13 @@ impl From<Refusal> for Failure {
     }
 }
 
-fn if_family_exists(result: Result<TcpListener, Refusal>) -> Result<Option<TcpListener>, Refusal> {
+fn if_family_exists<T>(result: Result<T, Refusal>) -> Result<Option<T>, Refusal> {
     let absent = [
         rustix::io::Errno::ADDRNOTAVAIL,
         rustix::io::Errno::AFNOSUPPORT,
     ];
     match result {
-        Ok(listener) => Ok(Some(listener)),
+        Ok(bound) => Ok(Some(bound)),
         Err(refusal)
             if refusal
                 .error
@@ -133,6 +186,25 @@ mod tests {
         let sockets = listeners.explicit.iter().chain([&listeners.redirect4]);
         for socket in sockets.chain(&listeners.redirect6) {
             assert!(socket.local_addr().unwrap().ip().is_loopback());
+        }
+        for dns in [Some(&listeners.dns4), listeners.dns6.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            assert!(dns.udp.local_addr().unwrap().ip().is_loopback());
+            assert!(dns.tcp.local_addr().unwrap().ip().is_loopback());
+        }
+    }
+
+    #[test]
+    fn a_socket_is_handed_over_as_what_it_is() {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let listeners = Listeners::bind(port).unwrap();
+        for (kind, socket) in listeners.all() {
+            let accepts = rustix::net::sockopt::socket_acceptconn(socket).unwrap();
+            assert_eq!(accepts, kind != Ingress::DnsUdp, "{kind:?}");
         }
     }
 }

@@ -60,7 +60,10 @@ impl Proxy {
         let degradations = match first_answer(&ours, &mut reader).map_err(fail)? {
             FromProxy::Ready { degradations, .. } => degradations,
             FromProxy::Failed { detail } => return Err(fail(io::Error::other(detail.to_string()))),
-            FromProxy::Denied(_) | FromProxy::Allowed(_) | FromProxy::Drained => {
+            FromProxy::Denied(_)
+            | FromProxy::Allowed(_)
+            | FromProxy::Open(_)
+            | FromProxy::Drained => {
                 return Err(fail(io::Error::other("it spoke before it was ready")));
             }
         };
@@ -97,8 +100,17 @@ impl Proxy {
 
     /// Asks it to end its relays and to report what they carried.
     pub(crate) fn drain(&self) -> io::Result<()> {
-        let line = encode(&ToProxy::Drain, link::MAX_FRAME).map_err(io::Error::other)?;
-        // A few bytes into an empty socket: it takes them whole, or its owner is gone.
+        self.tell(&ToProxy::Drain)
+    }
+
+    /// Answers [`FromProxy::Open`].
+    pub(crate) fn opened(&self, id: u64, opened: bool) -> io::Result<()> {
+        self.tell(&ToProxy::Opened { id, opened })
+    }
+
+    fn tell(&self, message: &ToProxy) -> io::Result<()> {
+        let line = encode(message, link::MAX_FRAME).map_err(io::Error::other)?;
+        // A few bytes: the socket takes them whole, or not at all (unix(7) copies by the packet).
         self.stream.try_write(&line).map(drop)
     }
 }
@@ -107,7 +119,7 @@ impl Proxy {
 fn hand_over(stream: &UnixStream, listeners: &Listeners) -> io::Result<()> {
     let (kinds, sockets): (Vec<_>, Vec<_>) = listeners.all().into_iter().unzip();
     let line = encode(&ToProxy::Listeners { kinds }, link::MAX_FRAME).map_err(io::Error::other)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(&sockets)) {
         return Err(io::Error::other("more listeners than a message carries"));
@@ -163,6 +175,7 @@ fn executable() -> Result<PathBuf, Failure> {
     ))
 }
 
+const MAX_LISTENERS: usize = 16;
 const NAME: &str = "sandbox-egress-proxy";
 const STEP: &str = "start the proxy";
 const READ_SIZE: usize = 16 * 1024;

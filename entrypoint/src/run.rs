@@ -3,21 +3,18 @@
 
 use std::{ffi::OsString, io, process::ExitCode};
 
-use report::{
-    Body, Enforcement, Enforcing, Ipv6, Printable, RunClock,
-    link::{FromProxy, Start},
-};
+use report::{Body, Enforcement, Enforcing, Ipv6, Printable, RunClock, link::Start};
 use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
 
 use crate::{
-    account::{Account, is_self_test},
+    account::{Account, of_self_test},
     accounts::Accounts,
     channel::Channel,
     config::{Allowlist, Config},
     environment,
     failure::Failure,
     finish,
-    firewall::{Counters, Firewall, Plan},
+    firewall::{Counters, Firewall, Openings, Plan},
     guest::Guest,
     identity::{Identities, run_as_user},
     launch::Launch,
@@ -174,7 +171,9 @@ impl Enforced {
             ipv6,
             degradations: proxy.degradations.clone(),
         };
-        let proxy = ProxyWatch::new(identities.proxy.clone(), listeners, start, proxy);
+        let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
+        let identity = identities.proxy.clone();
+        let proxy = ProxyWatch::new(identity, listeners, start, openings, proxy);
         Ok(Self {
             firewall,
             proxy,
@@ -257,17 +256,18 @@ async fn prove_counted(proof: &Proof, counted: Counters, proxy: &mut Proxy) -> R
         return Err(uncounted("a packet"));
     }
     let word = async {
-        loop {
+        let mut due = proof.refused_names;
+        while due > 0 {
             match proxy.next().await {
-                Ok(message) if is_self_test(&message) => return true,
-                Ok(FromProxy::Drained) | Err(_) => return false,
-                Ok(_) => {}
+                Ok(message) => due = due.saturating_sub(of_self_test(&message)),
+                Err(_) => return false,
             }
         }
+        true
     };
     match tokio::time::timeout(std::time::Duration::from_secs(2), word).await {
         Ok(true) => Ok(()),
-        Ok(false) | Err(_) => Err(uncounted("a CONNECT")),
+        Ok(false) | Err(_) => Err(uncounted("a name")),
     }
 }
 
@@ -295,6 +295,8 @@ fn plan(
         proxy_uid: identities.proxy.user().uid,
         redirect4: listeners.redirect4(),
         redirect6: listeners.redirect6(),
+        dns4: listeners.dns4(),
+        dns6: listeners.dns6(),
         stream_ports: allowlist.policy.stream_ports(),
         ranges: allowlist.policy.address_rules(),
         lifted: allowlist.policy.lifted_ranges(),

@@ -20,7 +20,7 @@ use crate::{failure::Failure, identity::Unprivileged, launch::Launch};
 /// The name by which PID 1 starts itself to run the probes.
 pub(crate) const VERB: &str = "sandbox-self-test";
 
-/// The name that the proxy is asked for. Reserved (RFC 6761), so that no list can mean it.
+/// The name that the proxy is asked for, to connect to and to resolve. Reserved (RFC 6761), so that no list can mean it.
 pub(crate) const UNLISTED_NAME: &str = "self-test.invalid";
 
 /// What to try.
@@ -62,7 +62,10 @@ impl Probes {
         Self {
             tcp: both(&UNUSED_PORTS),
             udp: both(&UNUSED_PORTS),
-            dns: both(&[53]),
+            dns: both(&[53])
+                .into_iter()
+                .chain([SocketAddr::from((EMBEDDED_RESOLVER, 53))])
+                .collect(),
             proxy: SocketAddr::from((Ipv4Addr::LOCALHOST, proxy_port)),
         }
     }
@@ -105,6 +108,13 @@ impl Probes {
     fn attempt(&self) -> Vec<(String, Outcome)> {
         let named =
             |kind: &str, to: &SocketAddr| format!("{kind}{}", if to.is_ipv4() { 4 } else { 6 });
+        let local = |to: &SocketAddr, kind: &'static str| {
+            if to.ip().is_loopback() {
+                "dns_loopback"
+            } else {
+                kind
+            }
+        };
         let tcp = self
             .tcp
             .iter()
@@ -116,7 +126,7 @@ impl Probes {
         let dns = self
             .dns
             .iter()
-            .map(|to| (named("dns", to), attempt_udp(*to)));
+            .map(|to| (named(local(to, "dns"), to), attempt_dns(*to)));
         let connect = std::iter::once(("connect".to_owned(), attempt_connect(self.proxy)));
         tcp.chain(udp).chain(dns).chain(connect).collect()
     }
@@ -129,47 +139,53 @@ pub(crate) struct Proof {
     pub(crate) results: Vec<ProbeResult>,
     /// How many of the probes were packets that the rules refused.
     pub(crate) refused_packets: u64,
+    /// How many of them the proxy refused: each a denial of [`UNLISTED_NAME`].
+    pub(crate) refused_names: u64,
 }
 
 impl Proof {
     fn judge(outcomes: Vec<(String, Outcome)>) -> Result<Self, String> {
         let mut results = Vec::new();
-        let mut refused_packets = 0;
+        let (mut refused_packets, mut refused_names) = (0, 0);
         for (name, outcome) in outcomes {
             let shown = match &outcome {
-                Outcome::Refused => "refused",
+                Outcome::Refused => {
+                    refused_packets += 1;
+                    "refused"
+                }
+                Outcome::NoSuchName => {
+                    refused_names += 1;
+                    "refused"
+                }
                 Outcome::Unroutable => "unroutable",
                 Outcome::NotRefused(what) => {
                     return Err(format!("probe {name} was not refused: {what}"));
                 }
             };
-            if outcome == Outcome::Refused && name != "connect" {
-                refused_packets += 1;
-            }
             results.push(ProbeResult {
                 name: Printable::new(&name),
                 outcome: Printable::new(shown),
             });
         }
-        if results
-            .iter()
-            .any(|result| result.name.as_str() == "connect")
-        {
-            Ok(Self {
-                results,
-                refused_packets,
-            })
-        } else {
-            Err("the proxy was not tried".to_owned())
+        let tried = |name| results.iter().any(|result| result.name.as_str() == name);
+        if let Some(missing) = ["connect", "dns4"].into_iter().find(|name| !tried(*name)) {
+            return Err(format!("probe {missing} was not tried"));
         }
+        Ok(Self {
+            results,
+            refused_packets,
+            refused_names,
+        })
     }
 }
 
 /// How a probe went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 enum Outcome {
-    /// The rules, or the proxy, said no at once.
+    /// The rules said no at once.
     Refused,
+    /// The proxy said no at once, to a name.
+    NoSuchName,
     /// No route leads there, so that no rule was needed.
     Unroutable,
     /// It got through, or hung.
@@ -191,22 +207,58 @@ fn attempt_tcp(to: SocketAddr) -> Outcome {
 }
 
 fn attempt_udp(to: SocketAddr) -> Outcome {
+    match exchange(to, &[0; 12]) {
+        Ok(_) => Outcome::NotRefused(format!("{to} answered")),
+        Err(error) => judge_error(&error),
+    }
+}
+
+/// Whoever the question is aimed at, the proxy must answer it, and that there is no such name. An
+/// answer of somebody else, or none, means that the guest could ask around the proxy.
+fn attempt_dns(to: SocketAddr) -> Outcome {
+    match exchange(to, &question()) {
+        Ok(answer) if is_no_such_name(&answer) => Outcome::NoSuchName,
+        Ok(_) => Outcome::NotRefused(format!("{to} did not say that there is no such name")),
+        Err(error) if judge_error(&error) == Outcome::Unroutable => Outcome::Unroutable,
+        Err(error) => Outcome::NotRefused(format!("{to} did not answer for the proxy: {error}")),
+    }
+}
+
+fn exchange(to: SocketAddr, datagram: &[u8]) -> io::Result<Vec<u8>> {
     let any: IpAddr = if to.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
     } else {
         Ipv6Addr::UNSPECIFIED.into()
     };
-    let exchange = || -> io::Result<usize> {
-        let socket = UdpSocket::bind((any, 0))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.connect(to)?;
-        socket.send(&[0; 12])?;
-        socket.recv(&mut [0; 512])
-    };
-    match exchange() {
-        Ok(_) => Outcome::NotRefused(format!("{to} answered")),
-        Err(error) => judge_error(&error),
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(to)?;
+    socket.send(datagram)?;
+    let mut answer = vec![0; 512];
+    let length = socket.recv(&mut answer)?;
+    answer.truncate(length);
+    Ok(answer)
+}
+
+/// Asks for the address of [`UNLISTED_NAME`] (RFC 1035 section 4.1).
+fn question() -> Vec<u8> {
+    let header = [0x5e, 0x1f, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
+    let mut question = header.to_vec();
+    for label in UNLISTED_NAME.split('.') {
+        question.extend(u8::try_from(label.len()));
+        question.extend(label.bytes());
     }
+    question.extend([0, 0, 1, 0, 1]);
+    question
+}
+
+fn is_no_such_name(answer: &[u8]) -> bool {
+    let number = question().first_chunk::<2>().copied();
+    answer
+        .first_chunk::<4>()
+        .is_some_and(|&[high, low, flags, code]| {
+            number == Some([high, low]) && flags & 0x80 != 0 && code & 0x0f == 3
+        })
 }
 
 fn attempt_connect(proxy: SocketAddr) -> Outcome {
@@ -221,7 +273,7 @@ fn attempt_connect(proxy: SocketAddr) -> Outcome {
         Ok(String::from_utf8_lossy(&answer).into_owned())
     };
     match exchange() {
-        Ok(answer) if answer == "HTTP/1.1 403" => Outcome::Refused,
+        Ok(answer) if answer == "HTTP/1.1 403" => Outcome::NoSuchName,
         Ok(answer) => Outcome::NotRefused(format!("the proxy said `{answer}`")),
         Err(error) => Outcome::NotRefused(format!("the proxy did not answer: {error}")),
     }
@@ -249,6 +301,8 @@ fn is_unlisted(policy: &Policy, to: SocketAddr) -> bool {
 }
 
 const STEP: &str = "self-test";
+/// Where docker's embedded resolver listens: a loopback address is no way around the proxy.
+const EMBEDDED_RESOLVER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 11);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Discard, daytime, chargen, …: none that anybody lists by chance.
 const UNUSED_PORTS: [u16; 4] = [9, 13, 19, 1];
@@ -292,13 +346,27 @@ mod tests {
             Proof::judge(vec![refused()]).is_err(),
             "the proxy was not tried"
         );
-        let connect = ("connect".to_owned(), Outcome::Refused);
-        assert_eq!(
-            Proof::judge(vec![refused(), connect])
-                .unwrap()
-                .refused_packets,
-            1
-        );
+        let proxy = |name: &str| (name.to_owned(), Outcome::NoSuchName);
+        assert!(Proof::judge(vec![refused(), proxy("connect")]).is_err());
+        let proof = Proof::judge(vec![refused(), proxy("connect"), proxy("dns4")]).unwrap();
+        assert_eq!((proof.refused_packets, proof.refused_names), (1, 2));
+    }
+
+    #[test]
+    fn only_the_answer_that_there_is_no_such_name_is_proof() {
+        let answer = |id: &[u8], flags, code| [id, &[flags, code], &[0; 8]].concat();
+        let ours = &question()[..2];
+        assert!(is_no_such_name(&answer(ours, 0x81, 0x83)));
+        for other in [
+            answer(ours, 0x81, 0x80),
+            answer(ours, 0x81, 0x85),
+            answer(ours, 0x01, 0x83),
+            answer(&[0, 0], 0x81, 0x83),
+            question(),
+            Vec::new(),
+        ] {
+            assert!(!is_no_such_name(&other), "{other:?}");
+        }
     }
 
     #[test]

@@ -2,16 +2,20 @@
 
 use std::{io, time::Duration};
 
-use report::link::{FromProxy, Start};
+use report::link::{FromProxy, Open, Start};
 use tokio::time::{Instant, sleep_until};
 
-use crate::{account::Account, identity::Unprivileged, listeners::Listeners, proxy::Proxy};
+use crate::{
+    account::Account, firewall::Openings, identity::Unprivileged, listeners::Listeners,
+    proxy::Proxy,
+};
 
 /// The proxy and what is needed to start it again.
 pub(crate) struct ProxyWatch {
     identity: Unprivileged,
     listeners: Listeners,
     start: Start,
+    openings: Openings,
     state: State,
     failures: u32,
 }
@@ -42,12 +46,14 @@ impl ProxyWatch {
         identity: Unprivileged,
         listeners: Listeners,
         start: Start,
+        openings: Openings,
         proxy: Proxy,
     ) -> Self {
         Self {
             identity,
             listeners,
             start,
+            openings,
             state: State::Running(proxy),
             failures: 0,
         }
@@ -80,10 +86,26 @@ impl ProxyWatch {
     /// Takes note of what happened.
     pub(crate) fn handle(&mut self, happening: Happening, account: &mut Account) {
         match happening {
+            Happening::Said(FromProxy::Open(request)) => self.open(&request),
             Happening::Said(message) => account.hear(message),
             Happening::Drained => self.state = State::Drained,
             Happening::Lost(error) => self.lost(&error, account),
             Happening::RestartDue => self.restart(account),
+        }
+    }
+
+    /// Lets the guest reach what a name resolved to, and says whether it can.
+    fn open(&mut self, request: &Open) {
+        let Open {
+            id,
+            endpoints,
+            seconds,
+        } = request;
+        let opened = endpoints.len() <= Open::MAX_ENDPOINTS
+            && self.openings.open(endpoints, *seconds).is_ok();
+        if let State::Running(proxy) = &self.state {
+            // Without an answer the question fails, after a while.
+            let _ = proxy.opened(*id, opened);
         }
     }
 

@@ -73,13 +73,18 @@ impl Account {
         }
     }
 
-    /// An attempt was refused.
+    /// An attempt over TCP was refused.
     pub(crate) fn deny(&self, target: Target, reason: DenyReason) {
+        self.deny_over(Transport::Tcp, target, reason);
+    }
+
+    /// An attempt was refused.
+    pub(crate) fn deny_over(&self, proto: Transport, target: Target, reason: DenyReason) {
         let now = self.clock.elapsed_ms();
         self.record(|ledger| {
             ledger.deny(Denied {
                 target,
-                proto: Transport::Tcp,
+                proto,
                 reason,
                 count: 1,
                 first: now,

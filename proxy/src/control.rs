@@ -6,7 +6,7 @@
 use std::{
     io::{self, IoSliceMut, Write as _},
     mem::MaybeUninit,
-    net::TcpListener,
+    net::{TcpListener, UdpSocket},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
@@ -26,8 +26,14 @@ use tokio::{
     net::unix::{OwnedReadHalf, OwnedWriteHalf},
 };
 
-/// A listening socket, and how connections arrive at it.
-pub type Listener = (Ingress, TcpListener);
+/// A socket that PID 1 bound.
+#[derive(Debug)]
+pub enum Listener {
+    /// One that accepts connections, and how they arrive at it.
+    Streams(Ingress, TcpListener),
+    /// One at which DNS questions arrive.
+    Datagrams(UdpSocket),
+}
 
 /// The link to PID 1 before the proxy serves.
 #[derive(Debug)]
@@ -66,8 +72,8 @@ pub enum LinkError {
         /// The descriptors that came.
         carried: usize,
     },
-    /// A descriptor is something else than a listening TCP socket.
-    #[error("descriptor {position} of `listeners` is not a listening TCP socket")]
+    /// A descriptor is something else than it was announced as.
+    #[error("descriptor {position} of `listeners` is not the socket that its kind asks for")]
     NotListening {
         /// Which one, counted from 1.
         position: usize,
@@ -86,6 +92,13 @@ pub(crate) struct Orders {
 pub(crate) enum Order {
     /// To stop accepting, report what is left, and say so.
     Drain,
+    /// To hear the answer to a request.
+    Opened {
+        /// Of which request.
+        id: u64,
+        /// Whether it was done.
+        opened: bool,
+    },
     /// Nothing more: PID 1 is gone, or speaks nonsense.
     Gone,
 }
@@ -126,7 +139,7 @@ impl Link {
         let listeners = self.listeners(&kinds)?;
         match self.next("start")? {
             ToProxy::Start(start) => Ok((listeners, *start)),
-            ToProxy::Listeners { .. } | ToProxy::Drain => {
+            ToProxy::Listeners { .. } | ToProxy::Opened { .. } | ToProxy::Drain => {
                 Err(LinkError::Unexpected { awaited: "start" })
             }
         }
@@ -217,13 +230,7 @@ impl Orders {
     pub(crate) async fn next(&mut self) -> Order {
         loop {
             match self.frames.next_line() {
-                Ok(Some(line)) => {
-                    return if is_drain(line) {
-                        Order::Drain
-                    } else {
-                        Order::Gone
-                    };
-                }
+                Ok(Some(line)) => return order(line),
                 Ok(None) => {}
                 Err(_) => return Order::Gone,
             }
@@ -236,20 +243,36 @@ impl Orders {
     }
 }
 
-fn is_drain(line: &[u8]) -> bool {
-    matches!(serde_json::from_slice(line), Ok(ToProxy::Drain))
+fn order(line: &[u8]) -> Order {
+    match serde_json::from_slice(line) {
+        Ok(ToProxy::Drain) => Order::Drain,
+        Ok(ToProxy::Opened { id, opened }) => Order::Opened { id, opened },
+        Ok(ToProxy::Listeners { .. } | ToProxy::Start(_)) | Err(_) => Order::Gone,
+    }
 }
 
 fn listener(kind: Ingress, descriptor: OwnedFd, position: usize) -> Result<Listener, LinkError> {
     let family = sockopt::socket_domain(&descriptor);
-    let is_tcp = matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6))
-        && sockopt::socket_type(&descriptor) == Ok(SocketType::STREAM);
-    if !is_tcp || sockopt::socket_acceptconn(&descriptor) != Ok(true) {
-        return Err(LinkError::NotListening { position });
+    let is_ip = matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6));
+    let of = sockopt::socket_type(&descriptor);
+    let listens = sockopt::socket_acceptconn(&descriptor) == Ok(true);
+    match kind {
+        Ingress::DnsUdp if is_ip && of == Ok(SocketType::DGRAM) => {
+            let socket = UdpSocket::from(descriptor);
+            socket.set_nonblocking(true)?;
+            Ok(Listener::Datagrams(socket))
+        }
+        Ingress::Explicit | Ingress::Redirect | Ingress::Dns
+            if is_ip && of == Ok(SocketType::STREAM) && listens =>
+        {
+            let listener = TcpListener::from(descriptor);
+            listener.set_nonblocking(true)?;
+            Ok(Listener::Streams(kind, listener))
+        }
+        Ingress::Explicit | Ingress::Redirect | Ingress::Dns | Ingress::DnsUdp => {
+            Err(LinkError::NotListening { position })
+        }
     }
-    let listener = TcpListener::from(descriptor);
-    listener.set_nonblocking(true)?;
-    Ok((kind, listener))
 }
 
 /// An error and what caused it, in one line.
@@ -282,6 +305,10 @@ mod tests {
         TcpListener::bind("127.0.0.1:0").unwrap().into()
     }
 
+    fn datagrams() -> OwnedFd {
+        UdpSocket::bind("127.0.0.1:0").unwrap().into()
+    }
+
     fn listeners(kinds: &[Ingress], descriptors: Vec<OwnedFd>) -> Result<Vec<Listener>, LinkError> {
         let (mut link, _pid1) = link();
         link.descriptors = descriptors;
@@ -290,22 +317,30 @@ mod tests {
 
     #[test]
     fn descriptors_are_taken_in_the_order_of_their_kinds() {
-        let both = [descriptor(), descriptor()];
+        let both = [descriptor(), descriptor(), datagrams()];
         let addresses = both.each_ref().map(|descriptor| {
             TcpListener::from(descriptor.try_clone().unwrap())
                 .local_addr()
                 .unwrap()
         });
-        let taken = listeners(&[Ingress::Redirect, Ingress::Explicit], both.into()).unwrap();
+        let taken = listeners(
+            &[Ingress::Redirect, Ingress::Dns, Ingress::DnsUdp],
+            both.into(),
+        )
+        .unwrap();
         let taken: Vec<_> = taken
             .iter()
-            .map(|(kind, socket)| (*kind, socket.local_addr().unwrap()))
+            .map(|listener| match listener {
+                Listener::Streams(kind, socket) => (*kind, socket.local_addr().unwrap()),
+                Listener::Datagrams(socket) => (Ingress::DnsUdp, socket.local_addr().unwrap()),
+            })
             .collect();
         assert_eq!(
             taken,
             [
                 (Ingress::Redirect, addresses[0]),
-                (Ingress::Explicit, addresses[1])
+                (Ingress::Dns, addresses[1]),
+                (Ingress::DnsUdp, addresses[2]),
             ]
         );
     }
@@ -332,8 +367,10 @@ mod tests {
         let connected =
             std::net::TcpStream::connect(TcpListener::from(descriptor()).local_addr().unwrap());
         let unix: OwnedFd = UnixStream::pair().unwrap().0.into();
-        let udp: OwnedFd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().into();
-        for wrong in [unix, udp].into_iter().chain(connected.map(OwnedFd::from)) {
+        for wrong in [unix, datagrams()]
+            .into_iter()
+            .chain(connected.map(OwnedFd::from))
+        {
             let both = [Ingress::Explicit, Ingress::Redirect];
             let error = listeners(&both, vec![descriptor(), wrong]).unwrap_err();
             assert!(
@@ -341,6 +378,15 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn a_socket_that_accepts_is_none_for_datagrams() {
+        let error = listeners(&[Ingress::DnsUdp], vec![descriptor()]).unwrap_err();
+        assert!(
+            matches!(error, LinkError::NotListening { position: 1 }),
+            "{error}"
+        );
     }
 
     #[test]
@@ -394,6 +440,13 @@ mod tests {
     async fn orders_are_drained_or_gone() {
         for (sent, order) in [
             (&b"{\"type\":\"drain\"}\n"[..], Order::Drain),
+            (
+                b"{\"type\":\"opened\",\"id\":7,\"opened\":false}\n",
+                Order::Opened {
+                    id: 7,
+                    opened: false,
+                },
+            ),
             (b"", Order::Gone),
             (b"{\"type\":\"listeners\",\"kinds\":[]}\n", Order::Gone),
             (b"nonsense\n", Order::Gone),

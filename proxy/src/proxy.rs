@@ -1,6 +1,6 @@
 //! What every connection works with: the policy, the way out, and the account.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 
 use policy::{
     Decision, Denial, DenyReason, Destination, Host, HostName, Permit, Policy, StreamKind,
@@ -10,6 +10,8 @@ use tokio::{net::TcpStream, time::timeout};
 use crate::{
     account::Account,
     dial::{self, Checked},
+    fan_out::FanOut,
+    openings::Openings,
     refusal::{Failure, Refusal, Refused},
     relay::Buffers,
     resolve::Resolver,
@@ -23,13 +25,22 @@ pub(crate) struct Proxy {
     pub(crate) upstream: Option<Upstream>,
     pub(crate) account: Arc<Account>,
     pub(crate) buffers: Buffers,
+    /// The ports that nftables redirects: asked for once, since it takes a look at every entry.
+    pub(crate) stream_ports: BTreeSet<u16>,
+    pub(crate) fan_out: FanOut,
+    pub(crate) openings: Openings,
 }
 
 impl Proxy {
     /// May a client go there?
     pub(crate) fn decide(&self, destination: &Destination) -> Result<Permit, Denial> {
         match self.policy.decide(destination) {
-            Decision::Allow(permit) => Ok(permit),
+            Decision::Allow(permit) => {
+                if let (Some(domain), Host::Name(name)) = (permit.below(), &destination.host) {
+                    self.fan_out.admit(domain, name)?;
+                }
+                Ok(permit)
+            }
             Decision::Deny(denial) => Err(denial),
         }
     }
@@ -132,11 +143,14 @@ impl Proxy {
     /// A proxy with this allowlist, and no resolver.
     pub(crate) fn allowing(list: &str) -> Self {
         Self {
+            stream_ports: Policy::parse(list).unwrap().stream_ports(),
             policy: Policy::parse(list).unwrap(),
             resolver: Resolver::new(&[]).unwrap(),
             upstream: None,
             account: Arc::new(Account::new(report::RunClock::start())),
             buffers: Buffers::default(),
+            fan_out: FanOut::default(),
+            openings: Openings::default(),
         }
     }
 
@@ -227,6 +241,22 @@ mod tests {
             Err(DenyReason::DeniedByRule)
         );
         assert_eq!(redirected(address, None), Err(DenyReason::DeniedByRule));
+    }
+
+    #[test]
+    fn names_below_a_wildcard_run_out_for_connections_too() {
+        let proxy = Proxy::allowing("*.a.example, z.a.example");
+        let decide = |label: &str| {
+            let host = format!("{label}.a.example");
+            let permit = proxy.decide(&Destination::parse(&host, 443).unwrap());
+            permit.map(drop).map_err(|denial| denial.reason)
+        };
+        for n in 0..512 {
+            assert_eq!(decide(&format!("n{n}")), Ok(()));
+        }
+        assert_eq!(decide("one-more"), Err(DenyReason::Limit));
+        // Those that an entry names are not counted, and those that were used stay.
+        assert_eq!((decide("z"), decide("n0")), (Ok(()), Ok(())));
     }
 
     #[test]

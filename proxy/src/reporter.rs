@@ -3,16 +3,19 @@
 //! While PID 1 does not read, batches merge in the account, which is bounded. Counts are increments,
 //! so a merged batch says the same with less detail.
 
-use std::{io, time::Duration};
+use std::{io, pin::pin, time::Duration};
 
 use report::{FrameError, Ledger, encode, link::FromProxy};
 use tokio::{
     io::AsyncWriteExt as _,
     net::unix::OwnedWriteHalf,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
-use crate::account::{Account, More};
+use crate::{
+    account::{Account, More},
+    openings::Openings,
+};
 
 /// Why reporting ended early.
 #[derive(Debug, thiserror::Error)]
@@ -25,24 +28,49 @@ pub enum ReportError {
     Frame(#[from] FrameError),
 }
 
-/// Reports until `account` is closed and everything in it was sent.
-pub(crate) async fn run(account: &Account, link: &mut OwnedWriteHalf) -> Result<(), ReportError> {
+/// Reports until `account` is closed and everything in it was sent. Requests to PID 1 go out between
+/// two batches, and do not wait for one to be full: a client waits for them.
+pub(crate) async fn run(
+    account: &Account,
+    openings: &Openings,
+    link: &mut OwnedWriteHalf,
+) -> Result<(), ReportError> {
     let mut collect = interval(COLLECT);
     collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             () = account.something() => {}
+            request = openings.next() => {
+                send(link, &FromProxy::Open(request)).await?;
+                continue;
+            }
             _ = collect.tick() => {
                 account.collect_flows();
                 continue;
             }
         }
         // Either way the batch goes out now.
-        let _ = timeout(GATHER, account.full()).await;
+        gather(account, openings, link).await?;
         let (batch, more) = account.take();
         link.write_all(&lines(batch)?).await?;
         if more == More::Never {
             return Ok(());
+        }
+    }
+}
+
+/// Waits for a batch worth sending, or for as long as events are gathered.
+async fn gather(
+    account: &Account,
+    openings: &Openings,
+    link: &mut OwnedWriteHalf,
+) -> Result<(), ReportError> {
+    let mut gathered = pin!(sleep(GATHER));
+    loop {
+        tokio::select! {
+            () = account.full() => return Ok(()),
+            () = &mut gathered => return Ok(()),
+            request = openings.next() => send(link, &FromProxy::Open(request)).await?,
         }
     }
 }
@@ -117,13 +145,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn events_are_gathered_for_20_ms_and_merged() {
         let account = Arc::new(Account::new(RunClock::start()));
+        let openings = Openings::default();
         let (mut link, mut pid1) = link();
         let began = Instant::now();
         for _ in 0..3 {
             account.deny(target("a"), DenyReason::NotTls);
         }
         tokio::select! {
-            ended = run(&account, &mut link) => panic!("{ended:?}"),
+            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
             message = pid1.next() => {
                 let FromProxy::Denied(denied) = message else { panic!("{message:?}") };
                 assert_eq!((denied.count, denied.reason), (3, DenyReason::NotTls));
@@ -135,13 +164,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_full_batch_does_not_wait() {
         let account = Arc::new(Account::new(RunClock::start()));
+        let openings = Openings::default();
         let (mut link, mut pid1) = link();
         let began = Instant::now();
         for _ in 0..64 {
             account.allow(target("a"));
         }
         tokio::select! {
-            ended = run(&account, &mut link) => panic!("{ended:?}"),
+            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
             message = pid1.next() => {
                 assert!(matches!(&message, FromProxy::Allowed(a) if a.connections == 64), "{message:?}");
                 assert_eq!(began.elapsed(), Duration::ZERO);
@@ -152,11 +182,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn bytes_of_a_lasting_connection_are_reported_every_5_s() {
         let account = Arc::new(Account::new(RunClock::start()));
+        let openings = Openings::default();
         let (mut link, mut pid1) = link();
         let flow = account.flow(target("a"));
         let began = Instant::now();
         tokio::select! {
-            ended = run(&account, &mut link) => panic!("{ended:?}"),
+            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
             () = async {
                 // The first tick of an interval comes at once: it finds nothing.
                 tokio::task::yield_now().await;
@@ -168,9 +199,33 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_request_does_not_wait_for_events_to_be_gathered() {
+        let (account, openings) = (Account::new(RunClock::start()), Openings::default());
+        let (mut link, mut pid1) = link();
+        let began = Instant::now();
+        account.deny(target("a"), DenyReason::NotTls);
+        let endpoint = "203.0.113.7:22".parse().unwrap();
+        let asking = async {
+            tokio::join!(openings.open(vec![endpoint], 60), async {
+                let FromProxy::Open(request) = pid1.next().await else {
+                    panic!("no request")
+                };
+                assert_eq!((request.endpoints, request.seconds), (vec![endpoint], 60));
+                assert!(began.elapsed() < GATHER, "{:?}", began.elapsed());
+                openings.answer(request.id, true);
+            })
+        };
+        tokio::select! {
+            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
+            (opened, ()) = asking => assert_eq!(opened, Ok(())),
+        }
+    }
+
     #[tokio::test]
     async fn nothing_is_lost_while_pid_1_does_not_read() {
         let account = Arc::new(Account::new(RunClock::start()));
+        let openings = Openings::default();
         let (mut link, mut pid1) = link();
         let inventing = async {
             for n in 0..20_000_u32 {
@@ -192,7 +247,7 @@ mod tests {
             }
             sum
         };
-        let (ended, sum) = tokio::join!(run(&account, &mut link), reading);
+        let (ended, sum) = tokio::join!(run(&account, &openings, &mut link), reading);
         ended.unwrap();
         assert_eq!(sum, 20_000);
     }

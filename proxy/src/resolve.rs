@@ -17,7 +17,7 @@ use hickory_resolver::{
     },
     lookup::Lookup,
     net::{NetError, runtime::TokioRuntimeProvider},
-    proto::rr::{Name, RecordType},
+    proto::rr::{Name, RData, RecordType},
 };
 use policy::{Host, HostName};
 use tokio::time::timeout;
@@ -53,10 +53,26 @@ impl Resolver {
         }
     }
 
+    /// The records of one type that `name` has, aliases followed; maybe none.
+    pub(crate) async fn records(
+        &self,
+        name: &HostName,
+        kind: RecordType,
+    ) -> Result<Records, Failure> {
+        let looked_up = self.0.lookup(absolute(name)?, kind);
+        match timeout(RECORD_PATIENCE, looked_up).await {
+            Ok(Ok(lookup)) => Ok(Records::of(&lookup, kind)),
+            Ok(Err(error)) if error.is_nx_domain() => Err(Failure::NoSuchName),
+            Ok(Err(error)) if error.is_no_records_found() => Ok(Records::default()),
+            Ok(Err(NetError::Timeout | NetError::NoConnections)) | Err(_) => {
+                Err(Failure::ResolverSilent)
+            }
+            Ok(Err(error)) => Err(Failure::Resolver(error.to_string())),
+        }
+    }
+
     async fn resolve_name(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure> {
-        let mut absolute =
-            Name::from_ascii(name.as_str()).map_err(|e| Failure::Resolver(e.to_string()))?;
-        absolute.set_fqdn(true);
+        let absolute = absolute(name)?;
         let mut v4 = pin!(self.0.lookup(absolute.clone(), RecordType::A));
         let mut v6 = pin!(self.0.lookup(absolute, RecordType::AAAA));
         let (v4, v6) = tokio::select! {
@@ -71,6 +87,32 @@ impl Resolver {
         };
         merge([v6, v4].into_iter().flatten())
     }
+}
+
+/// What a name has of one type.
+#[derive(Debug, Default)]
+pub(crate) struct Records {
+    pub(crate) data: Vec<RData>,
+    /// For how many seconds that may be believed, every alias on the way included.
+    pub(crate) ttl: u32,
+}
+
+impl Records {
+    fn of(lookup: &Lookup, kind: RecordType) -> Self {
+        let answers = lookup.answers();
+        let wanted = answers.iter().filter(|record| record.record_type() == kind);
+        Self {
+            data: wanted.map(|record| record.data.clone()).collect(),
+            ttl: answers.iter().map(|record| record.ttl).min().unwrap_or(0),
+        }
+    }
+}
+
+fn absolute(name: &HostName) -> Result<Name, Failure> {
+    let mut absolute =
+        Name::from_ascii(name.as_str()).map_err(|e| Failure::Resolver(e.to_string()))?;
+    absolute.set_fqdn(true);
+    Ok(absolute)
 }
 
 type Answer = Result<Lookup, NetError>;
@@ -132,6 +174,8 @@ fn set(options: &mut ResolverOpts) {
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const CACHED_ANSWERS: u64 = 4096;
+/// Clients ask again after 5 s, of somebody else if they have heard nothing.
+const RECORD_PATIENCE: Duration = Duration::from_millis(4500);
 /// RFC 8305 §3 recommends 50 ms; a resolver that has to ask around deserves more.
 const RESOLUTION_DELAY: Duration = Duration::from_millis(250);
 

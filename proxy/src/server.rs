@@ -7,18 +7,17 @@ use report::{
     link::{FromProxy, Ingress},
 };
 use tokio::{
-    net::{TcpListener, TcpStream, unix::OwnedWriteHalf},
+    net::{TcpListener, TcpStream, UdpSocket, unix::OwnedWriteHalf},
     task::JoinSet,
     time::{sleep, timeout},
 };
 
 use crate::{
-    account::Account,
     answer,
     authority::target_of,
     client::Client,
     control::{Listener, Order, Orders},
-    explicit,
+    dns, explicit,
     proxy::{Proxy, by_address},
     redirect,
     refusal::{Refusal, Refused},
@@ -32,6 +31,8 @@ pub(crate) struct Server {
     original_destination: OriginalDestination,
     max_connections: usize,
     connections: JoinSet<()>,
+    /// One for each socket at which DNS questions arrive.
+    questions: JoinSet<()>,
     /// Those that are told that there are too many.
     farewells: JoinSet<()>,
 }
@@ -53,6 +54,7 @@ impl Server {
             original_destination,
             max_connections,
             connections: JoinSet::new(),
+            questions: JoinSet::new(),
             farewells: JoinSet::new(),
         }
     }
@@ -65,14 +67,15 @@ impl Server {
         mut orders: Orders,
         mut replies: OwnedWriteHalf,
     ) -> Result<(), ReportError> {
-        let mut listeners = Listeners::new(listeners)?;
+        let mut listeners = self.listeners(listeners)?;
         reporter::send(&mut replies, &ready(&degradations)).await?;
         let mut reporting = JoinSet::new();
-        reporting.spawn(report(Arc::clone(&self.proxy.account), replies));
+        reporting.spawn(report(Arc::clone(&self.proxy), replies));
         match self.serve(&mut listeners, &mut orders).await {
-            Order::Gone => Ok(()),
+            Order::Gone | Order::Opened { .. } => Ok(()),
             Order::Drain => {
                 drop(listeners);
+                self.questions.shutdown().await;
                 self.end_connections().await;
                 self.proxy.account.close();
                 match reporting.join_next().await {
@@ -89,7 +92,10 @@ impl Server {
     async fn serve(&mut self, listeners: &mut Listeners, orders: &mut Orders) -> Order {
         loop {
             tokio::select! {
-                order = orders.next() => return order,
+                order = orders.next() => match order {
+                    Order::Opened { id, opened } => self.proxy.openings.answer(id, opened),
+                    Order::Drain | Order::Gone => return order,
+                },
                 (ingress, stream) = listeners.accept() => self.admit(ingress, Client::new(stream)),
                 Some(_) = self.connections.join_next() => {}
                 Some(_) = self.farewells.join_next() => {}
@@ -97,17 +103,32 @@ impl Server {
         }
     }
 
+    /// Starts on those that take datagrams, and gives back those that accept connections.
+    fn listeners(&mut self, handed_over: Vec<Listener>) -> io::Result<Listeners> {
+        let mut accepting = Vec::new();
+        for listener in handed_over {
+            match listener {
+                Listener::Streams(ingress, socket) => accepting.push((ingress, socket)),
+                Listener::Datagrams(socket) => {
+                    let (socket, proxy) = (UdpSocket::from_std(socket)?, Arc::clone(&self.proxy));
+                    self.questions.spawn(dns::datagrams(socket, proxy));
+                }
+            }
+        }
+        Listeners::new(accepting)
+    }
+
     fn admit(&mut self, ingress: Ingress, client: Client) {
         // Where nobody redirected a connection, what it was meant for is this listener.
         let dialled = match ingress {
-            Ingress::Explicit => None,
+            Ingress::Explicit | Ingress::Dns | Ingress::DnsUdp => None,
             Ingress::Redirect => {
                 let original = (self.original_destination)(&client.stream);
                 original.or_else(|_| client.stream.local_addr()).ok()
             }
         };
         if self.connections.len() >= self.max_connections {
-            return self.turn_away(client, dialled);
+            return self.turn_away(ingress, client, dialled);
         }
         let proxy = Arc::clone(&self.proxy);
         match (ingress, dialled) {
@@ -117,13 +138,16 @@ impl Server {
             (Ingress::Redirect, Some(dialled)) => self
                 .connections
                 .spawn(async move { redirect::serve(client, dialled, &proxy).await }),
-            // It is gone already.
-            (Ingress::Redirect, None) => return,
+            (Ingress::Dns, _) => self
+                .connections
+                .spawn(async move { dns::converse(client.stream, &proxy).await }),
+            // It is gone already; datagrams make no connections.
+            (Ingress::Redirect, None) | (Ingress::DnsUdp, _) => return,
         };
     }
 
     /// Counts one connection too many, and tells a client that can read it.
-    fn turn_away(&mut self, mut client: Client, dialled: Option<SocketAddr>) {
+    fn turn_away(&mut self, ingress: Ingress, mut client: Client, dialled: Option<SocketAddr>) {
         let target =
             dialled.map_or_else(Target::default, |dialled| target_of(&by_address(dialled)));
         let refused = Refused {
@@ -131,7 +155,7 @@ impl Server {
             refusal: Refusal::Busy,
         };
         self.proxy.record(&refused);
-        if dialled.is_none() && self.farewells.len() < MAX_FAREWELLS {
+        if ingress == Ingress::Explicit && self.farewells.len() < MAX_FAREWELLS {
             self.farewells.spawn(async move {
                 // Whether it could be told or not, the connection ends.
                 let _ = client.send(&answer::http(&refused, answer::LAST)).await;
@@ -151,7 +175,7 @@ impl Server {
 }
 
 impl Listeners {
-    fn new(listeners: Vec<Listener>) -> io::Result<Self> {
+    fn new(listeners: Vec<(Ingress, std::net::TcpListener)>) -> io::Result<Self> {
         let sockets = listeners
             .into_iter()
             .map(|(ingress, socket)| Ok((ingress, TcpListener::from_std(socket)?)));
@@ -189,10 +213,10 @@ impl Listeners {
 }
 
 async fn report(
-    account: Arc<Account>,
+    proxy: Arc<Proxy>,
     mut replies: OwnedWriteHalf,
 ) -> Result<OwnedWriteHalf, ReportError> {
-    reporter::run(&account, &mut replies).await?;
+    reporter::run(&proxy.account, &proxy.openings, &mut replies).await?;
     Ok(replies)
 }
 

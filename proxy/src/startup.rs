@@ -8,6 +8,8 @@ use crate::{
     account::Account,
     confine,
     control::{Link, LinkError, Listener},
+    fan_out::FanOut,
+    openings::Openings,
     proxy::Proxy,
     relay::Buffers,
     reporter::ReportError,
@@ -115,10 +117,13 @@ async fn prepare(settings: &Settings) -> Result<Proxy, StartError> {
         None => None,
     };
     Ok(Proxy {
+        stream_ports: settings.policy.stream_ports(),
         policy: settings.policy.clone(),
         resolver,
         upstream,
         account: Arc::new(Account::new(settings.clock)),
         buffers: Buffers::default(),
+        fan_out: FanOut::default(),
+        openings: Openings::default(),
     })
 }

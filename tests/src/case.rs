@@ -57,6 +57,8 @@ pub struct Case {
     reached: BTreeSet<String>,
     /// What the origins must have served, where that is asked; in any order.
     requests: Option<Vec<String>>,
+    /// What the name server must have been asked, where that is asked: `name TYPE`.
+    asked: Option<BTreeSet<String>>,
     /// The session line. Absent: there must be none, because nothing was launched.
     record: Option<Expected>,
 }
@@ -185,7 +187,9 @@ impl Case {
             wrong.extend(missing.map(|part| format!("{name} lacks {part:?}")));
         }
         let Account {
-            reached, requests, ..
+            reached,
+            requests,
+            asked,
         } = &outcome.account;
         let wanted: BTreeSet<_> = self
             .reached
@@ -201,6 +205,9 @@ impl Case {
             if *requests != wanted {
                 wrong.push(format!("served {requests:#?}, not {wanted:#?}"));
             }
+        }
+        if let Some(wanted) = self.asked.as_ref().filter(|wanted| *wanted != asked) {
+            wrong.push(format!("asked for {asked:?}, not {wanted:?}"));
         }
         match (&self.record, &outcome.line) {
             (Some(expected), Some(line)) => wrong.extend(expected.differences(subnet, line)),

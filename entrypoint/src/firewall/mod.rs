@@ -1,6 +1,7 @@
 //! The ruleset in the kernel: loaded whole or not at all, and its counters read back.
 
 mod nft;
+mod openings;
 mod ruleset;
 mod terms;
 mod transaction;
@@ -8,7 +9,7 @@ mod transaction;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use self::ruleset::Plan;
+pub(crate) use self::{openings::Openings, ruleset::Plan};
 use crate::failure::Failure;
 
 /// NFLOG group of the refused packets, in the container's own network namespace.

@@ -12,14 +12,15 @@ use policy::AddressRule;
 
 use super::{
     DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL,
+    openings::SETS,
     terms::{
-        TCP, accept, address, any_of, count, ct_state, daddr, dport, drop, family, field, goto, is,
-        is_not, leave, log, meta, network, number, ports, prohibit, protocol, redirect, reset,
-        word,
+        TCP, Term, accept, address, any_of, count, ct_state, daddr, dport, drop, endpoint, family,
+        field, goto, is, is_not, leave, log, meta, network, number, ports, prohibit, protocol,
+        redirect, reset, word,
     },
     transaction::{INPUT, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
 };
-use crate::{ingress::IngressPort, surroundings::Surroundings};
+use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
 
 /// Everything that the rules depend on.
 #[derive(Debug, Clone)]
@@ -30,6 +31,10 @@ pub(crate) struct Plan {
     pub(crate) redirect4: u16,
     /// The same over IPv6, where the container has it.
     pub(crate) redirect6: Option<u16>,
+    /// Where DNS over IPv4 is answered.
+    pub(crate) dns4: DnsPorts,
+    /// The same over IPv6.
+    pub(crate) dns6: Option<DnsPorts>,
     /// Ports whose streams carry a name.
     pub(crate) stream_ports: BTreeSet<u16>,
     /// What may be reached by address.
@@ -52,6 +57,7 @@ impl Plan {
     pub(crate) fn ruleset(&self) -> Nftables<'static> {
         let mut rules = Transaction::new();
         self.add_sets(&mut rules);
+        self.redirect_dns(&mut rules);
         self.redirect_named_streams(&mut rules);
         self.judge_output(&mut rules);
         self.judge_proxy(&mut rules);
@@ -64,15 +70,67 @@ impl Plan {
     fn add_sets(&self, rules: &mut Transaction) {
         rules.set("guarded", &self.guarded);
         rules.set("lifted", &self.lifted);
+        rules.endpoints(SETS);
+    }
+
+    /// nat output: the proxy's own goes where it likes, and whoever else asks for a name asks the
+    /// proxy, whatever address the question is aimed at: a resolver on loopback, the engine's for
+    /// one, would pass it on. But for root: the engine's resolver asks others from in here.
+    fn redirect_dns(&self, rules: &mut Transaction) {
+        rules.rule(
+            NAT_OUTPUT,
+            [is(meta(MetaKey::Skuid), number(self.proxy_uid)), leave()],
+        );
+        for (proto, ports) in [("ipv4", Some(self.dns4)), ("ipv6", self.dns6)] {
+            for (transport, port) in ports
+                .into_iter()
+                .flat_map(|ports| [("udp", ports.udp), ("tcp", ports.tcp)])
+            {
+                rules.rule(
+                    NAT_OUTPUT,
+                    [
+                        is(meta(MetaKey::Nfproto), word(proto)),
+                        is_not(meta(MetaKey::Skuid), self.roots()),
+                        is(dport(transport), number(53_u16)),
+                        redirect(port),
+                    ],
+                );
+            }
+        }
+    }
+
+    /// Engines let anybody bind port 53. Where the resolver is on loopback, the guest could answer
+    /// the proxy's questions in its place: which of the proxy's ports waits is no secret in here.
+    fn refuse_forged_answers(&self, rules: &mut Transaction) {
+        let others = is_not(
+            meta(MetaKey::Skuid),
+            any_of(self.root_uids().chain([self.proxy_uid]).map(number)),
+        );
+        rules.rule(
+            OUTPUT,
+            [
+                is(field("udp", "sport"), number(53_u16)),
+                others,
+                count(DENIED_PACKETS),
+                log("packet"),
+                goto(REFUSE),
+            ],
+        );
+    }
+
+    /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
+    fn roots(&self) -> Term {
+        any_of(self.root_uids().map(number))
+    }
+
+    fn root_uids(&self) -> impl Iterator<Item = u32> {
+        let overflow = self.here.remapped.then_some(OVERFLOW_UID);
+        [0].into_iter().chain(overflow)
     }
 
     /// nat output: who does not know of the proxy is brought to it. Everything of the guest's user
     /// is, whatever the address: the name decides.
     fn redirect_named_streams(&self, rules: &mut Transaction) {
-        rules.rule(
-            NAT_OUTPUT,
-            [is(meta(MetaKey::Skuid), number(self.proxy_uid)), leave()],
-        );
         for loopback in LOOPBACK {
             rules.rule(
                 NAT_OUTPUT,
@@ -92,6 +150,7 @@ impl Plan {
     }
 
     fn judge_output(&self, rules: &mut Transaction) {
+        self.refuse_forged_answers(rules);
         rules.rule(OUTPUT, [is(meta(MetaKey::Oifname), word("lo")), accept()]);
         // A redirected packet has a loopback destination, but its route was chosen before.
         for loopback in LOOPBACK {
@@ -108,7 +167,24 @@ impl Plan {
                 goto(PROXY),
             ],
         );
-        self.accept_dns(rules);
+        self.accept_roots_dns(rules);
+        accept_opened(rules);
+        self.accept_ranges(rules);
+        rules.link_control(OUTPUT);
+        rules.rule(
+            OUTPUT,
+            [
+                is(dport("udp"), number(443_u16)),
+                count(DENIED_QUIC),
+                log("quic"),
+                goto(REFUSE),
+            ],
+        );
+        rules.rule(OUTPUT, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
+    }
+
+    /// What the list names by address.
+    fn accept_ranges(&self, rules: &mut Transaction) {
         for range in self
             .ranges
             .iter()
@@ -139,38 +215,14 @@ impl Plan {
                 );
             }
         }
-        rules.link_control(OUTPUT);
-        rules.rule(
-            OUTPUT,
-            [
-                is(dport("udp"), number(443_u16)),
-                count(DENIED_QUIC),
-                log("quic"),
-                goto(REFUSE),
-            ],
-        );
-        rules.rule(OUTPUT, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
     }
 
-    /// Names are asked of the container's own resolvers and of nobody else. The engine's embedded
-    /// resolver sends its own queries from in here, as the daemon's root: that is not the guest,
-    /// which is never root.
-    fn accept_dns(&self, rules: &mut Transaction) {
-        let roots = if self.here.remapped {
-            vec![0, OVERFLOW_UID]
-        } else {
-            vec![0_u32]
-        };
+    /// The engine's embedded resolver sends its own queries from in here, as the daemon's root: that
+    /// is not the guest, which is never root. Everybody else's have been redirected.
+    fn accept_roots_dns(&self, rules: &mut Transaction) {
         for proto in ["udp", "tcp"] {
-            let root = is(
-                meta(MetaKey::Skuid),
-                any_of(roots.iter().map(|&uid| number(uid))),
-            );
+            let root = is(meta(MetaKey::Skuid), self.roots());
             rules.rule(OUTPUT, [root, is(dport(proto), number(53_u16)), accept()]);
-            for &resolver in &self.here.resolvers {
-                let to = is(daddr(resolver), address(resolver));
-                rules.rule(OUTPUT, [to, is(dport(proto), number(53_u16)), accept()]);
-            }
         }
     }
 
@@ -247,7 +299,22 @@ impl Plan {
     }
 }
 
-fn established() -> super::terms::Term {
+/// What names of the list resolved to, on ports where nothing need be seen on the stream. The
+/// address guard again: the proxy's word opens to the guest what the proxy could dial, no more.
+fn accept_opened(rules: &mut Transaction) {
+    for (family, suffix) in [("ip", "4"), ("ip6", "6")] {
+        let set = |name| word(format!("@{name}{suffix}"));
+        let daddr = || field(family, "daddr");
+        let opened = || is(endpoint(family), set(SETS));
+        rules.rule(OUTPUT, [is(daddr(), set("lifted")), opened(), accept()]);
+        rules.rule(
+            OUTPUT,
+            [is_not(daddr(), set("guarded")), opened(), accept()],
+        );
+    }
+}
+
+fn established() -> Term {
     any_of([word("established"), word("related")])
 }
 
@@ -281,6 +348,14 @@ mod tests {
             proxy_uid: 990,
             redirect4: 40_004,
             redirect6: Some(40_006),
+            dns4: DnsPorts {
+                udp: 40_014,
+                tcp: 40_024,
+            },
+            dns6: Some(DnsPorts {
+                udp: 40_016,
+                tcp: 40_026,
+            }),
             stream_ports: policy.stream_ports(),
             ranges: policy.address_rules(),
             lifted: policy.lifted_ranges(),
@@ -353,6 +428,55 @@ mod tests {
             text.contains("meta nfproto ipv6 tcp dport { 80, 443, 8443 } redirect to :40006"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn whoever_asks_for_a_name_asks_the_proxy_wherever_the_question_is_aimed() {
+        let text = loaded(&plan("example.com", &[]));
+        let at = |line: &str| text.find(line).unwrap_or_else(|| panic!("{line}\n{text}"));
+        let proxy = at("skuid 990 return");
+        let loopback = at("daddr 127.0.0.0/8 return");
+        for line in [
+            "meta nfproto ipv4 meta skuid != { 0, 65534 } udp dport 53 redirect to :40014",
+            "meta nfproto ipv4 meta skuid != { 0, 65534 } tcp dport 53 redirect to :40024",
+            "meta nfproto ipv6 meta skuid != { 0, 65534 } udp dport 53 redirect to :40016",
+            "meta nfproto ipv6 meta skuid != { 0, 65534 } tcp dport 53 redirect to :40026",
+        ] {
+            assert!((proxy..loopback).contains(&at(line)), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn only_root_and_the_proxy_send_questions_out() {
+        let text = loaded(&plan("example.com", &[]));
+        let (_, output) = text.split_once("chain output {").unwrap();
+        let (output, _) = output.split_once('}').unwrap();
+        let accepted = text.lines().filter(|line| line.contains("dport 53 accept"));
+        let accepted: Vec<_> = accepted.map(str::trim).collect();
+        assert_eq!(accepted.len(), 6, "{accepted:#?}");
+        assert!(!output.contains("10.0.0.53"), "{output}");
+    }
+
+    #[test]
+    fn only_root_and_the_proxy_answer_from_port_53_also_on_loopback() {
+        let text = loaded(&plan("example.com", &[]));
+        let refused =
+            "udp sport 53 meta skuid != { 0, 990, 65534 } counter name \"denied_packets\"";
+        let at = |line: &str| text.find(line).unwrap_or_else(|| panic!("{line}\n{text}"));
+        assert!(at(refused) < at("oifname \"lo\" accept"), "{text}");
+    }
+
+    #[test]
+    fn what_was_opened_is_accepted_unless_it_is_guarded() {
+        let text = loaded(&plan("example.com", &[]));
+        for line in [
+            "ip daddr @lifted4 ip daddr . tcp dport @allow4 accept",
+            "ip daddr != @guarded4 ip daddr . tcp dport @allow4 accept",
+            "ip6 daddr @lifted6 ip6 daddr . tcp dport @allow6 accept",
+            "ip6 daddr != @guarded6 ip6 daddr . tcp dport @allow6 accept",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
     }
 
     #[test]

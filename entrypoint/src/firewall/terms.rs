@@ -60,6 +60,12 @@ pub(super) fn dport(protocol: &'static str) -> Term {
     field(protocol, "dport")
 }
 
+/// `ip daddr . tcp dport`, of one family
+pub(super) fn endpoint(family: &'static str) -> Term {
+    let parts = vec![field(family, "daddr"), dport("tcp")];
+    Expression::Named(NamedExpression::Concat(parts))
+}
+
 /// `ip daddr` or `ip6 daddr`, by what it is compared with
 pub(super) fn daddr(other: IpAddr) -> Term {
     field(family(other), "daddr")

@@ -115,6 +115,26 @@ impl Transaction {
         }
     }
 
+    /// One set a family of addresses with a port, each of them for a while. Hash sets: adding to an
+    /// interval set takes longer the more there is in it.
+    pub(super) fn endpoints(&mut self, name: &str) {
+        const OF: [(&str, [SetType; 2]); 2] = [
+            ("4", [SetType::Ipv4Addr, SetType::InetService]),
+            ("6", [SetType::Ipv6Addr, SetType::InetService]),
+        ];
+        for (suffix, of) in OF {
+            self.batch.add(NfListObject::Set(Box::new(Set {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: format!("{name}{suffix}").into(),
+                set_type: SetTypeValue::Concatenated(of.to_vec().into()),
+                flags: Some([SetFlag::Timeout].into()),
+                size: Some(MOST_ENDPOINTS),
+                ..Set::default()
+            })));
+        }
+    }
+
     /// What the kernel itself says to its link so that IPv6 works at all, and what it says without
     /// need: the first passes, the second is dropped and counted apart. Neither is an attempt of
     /// the guest to reach something.
@@ -162,6 +182,8 @@ pub(super) fn by_family(nets: &[IpNet]) -> [(&'static str, Vec<IpNet>); 2] {
     [("ip", v4), ("ip6", v6)]
 }
 
+/// However many addresses a hostile name server makes up, the kernel's memory for them is bounded.
+const MOST_ENDPOINTS: u32 = 65_536;
 pub(super) const NAT_OUTPUT: &str = "nat_output";
 pub(super) const OUTPUT: &str = "output";
 pub(super) const INPUT: &str = "input";

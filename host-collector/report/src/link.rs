@@ -4,6 +4,8 @@
 //! that of the report channel, with a larger bound because an allowlist travels here. PID 1 alone
 //! gives sequence numbers: the proxy's word reaches the host only through it.
 
+use std::net::SocketAddr;
+
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +26,13 @@ pub enum ToProxy {
     },
     /// The second message: everything else the proxy must know.
     Start(Box<Start>),
+    /// The answer to [`FromProxy::Open`].
+    Opened {
+        /// Of which request.
+        id: u64,
+        /// Whether the guest can reach all of it now.
+        opened: bool,
+    },
     /// Stop accepting, let the relays end, report what they carried, and answer
     /// [`FromProxy::Drained`].
     Drain,
@@ -38,6 +47,27 @@ pub enum Ingress {
     Explicit,
     /// Connections that nftables redirected.
     Redirect,
+    /// DNS over TCP, redirected.
+    Dns,
+    /// DNS over UDP, redirected: the one socket that does not listen.
+    DnsUdp,
+}
+
+/// A request that the guest may reach some addresses without the proxy: a name that it resolved has
+/// them, and an entry lets any stream pass to that name on these ports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// What the answer says again.
+    pub id: u64,
+    /// What is to be reached over TCP; at most [`Open::MAX_ENDPOINTS`].
+    pub endpoints: Vec<SocketAddr>,
+    /// For how long.
+    pub seconds: u32,
+}
+
+impl Open {
+    /// The most that one request may name.
+    pub const MAX_ENDPOINTS: usize = 4096;
 }
 
 /// What the proxy works with.
@@ -79,6 +109,8 @@ pub enum FromProxy {
     Denied(Denied),
     /// Attempts that were let through.
     Allowed(Allowed),
+    /// A request that [`ToProxy::Opened`] answers.
+    Open(Open),
     /// The answer to [`ToProxy::Drain`]: nothing follows.
     Drained,
 }
@@ -103,9 +135,18 @@ mod tests {
     fn what_pid_1_says_is_what_the_proxy_reads() {
         for message in [
             ToProxy::Listeners {
-                kinds: vec![Ingress::Explicit, Ingress::Redirect],
+                kinds: vec![
+                    Ingress::Explicit,
+                    Ingress::Redirect,
+                    Ingress::Dns,
+                    Ingress::DnsUdp,
+                ],
             },
             ToProxy::Start(Box::new(start())),
+            ToProxy::Opened {
+                id: 7,
+                opened: true,
+            },
             ToProxy::Drain,
         ] {
             let line = serde_json::to_string(&message).unwrap();
@@ -115,6 +156,20 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn what_the_proxy_asks_for_is_what_pid_1_reads() {
+        let open = FromProxy::Open(Open {
+            id: 7,
+            endpoints: vec![
+                "203.0.113.7:22".parse().unwrap(),
+                "[2001:db8::7]:22".parse().unwrap(),
+            ],
+            seconds: 60,
+        });
+        let line = serde_json::to_string(&open).unwrap();
+        assert_eq!(serde_json::from_str::<FromProxy>(&line).unwrap(), open);
     }
 
     #[test]

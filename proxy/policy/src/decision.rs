@@ -57,6 +57,12 @@ impl Permit {
         self.rules.spelling(self.rule)
     }
 
+    /// The domain whose wildcard allows the destination; `None` if an entry names it.
+    #[must_use]
+    pub fn below(&self) -> Option<&str> {
+        self.rules.wildcard(self.rule)
+    }
+
     /// What may be seen on the stream, any of which will do; never empty.
     #[must_use]
     pub fn kinds(&self) -> StreamKinds {

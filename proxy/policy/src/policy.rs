@@ -14,6 +14,8 @@ use crate::entry::Effect;
 use crate::error::PolicyError;
 use crate::fault::{ErrorCode, Fault};
 use crate::host::Destination;
+use crate::name::HostName;
+use crate::naming::NamePermit;
 use crate::packet::{self, AddressRule};
 use crate::rule::RuleId;
 use crate::rules::Rules;
@@ -21,7 +23,7 @@ use crate::similar::Similar;
 use crate::stream::StreamKind;
 use crate::verdict::{Outcome, Verdict};
 use crate::warning::{self, Warning};
-use crate::{grammar, guard, hint, list, net};
+use crate::{grammar, guard, hint, list, naming, net};
 
 /// Which destinations are allowed.
 ///
@@ -87,6 +89,28 @@ impl Policy {
             Outcome::Elsewhere(rule) => Decision::Deny(hint::port_not_allowed(rules, rule, to)),
             Outcome::Unknown => Decision::Deny(hint::not_allowed(rules, &self.similar, to)),
         }
+    }
+
+    /// May this name be resolved: does some entry allow it on some port, denies taken off?
+    ///
+    /// Like [`Policy::decide`] it takes a hash lookup for each label, whatever the number of entries.
+    #[must_use]
+    pub fn decide_name(&self, name: &HostName) -> Option<NamePermit> {
+        naming::decide(&self.rules, name)
+    }
+
+    /// Of the addresses that a name resolved to, those that somebody who asks may be told, in the
+    /// same order and v4-mapped ones as IPv4: what no entry about the name would let be dialled on
+    /// any port is left out.
+    #[must_use]
+    pub fn check_answer(&self, permit: &NamePermit, addresses: &[IpAddr]) -> Vec<IpAddr> {
+        let lifted = naming::lifted(&self.rules, permit.name());
+        let is_lifted = |address: &IpAddr| lifted.iter().any(|range| range.contains(address));
+        let canonical = addresses.iter().map(IpAddr::to_canonical);
+        canonical
+            .filter(|address| !self.is_guarded(*address) || is_lifted(address))
+            .filter(|address| !naming::is_denied(&self.rules, *address))
+            .collect()
     }
 
     /// Of the addresses that a permitted host resolved to, those that may be dialled, in the same

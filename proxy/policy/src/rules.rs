@@ -80,6 +80,13 @@ impl Rules {
         self.rule(id).map_or("", |rule| rule.name(&self.text))
     }
 
+    /// The domain that a wildcard rule is about; `None` for a rule of another sort.
+    pub(crate) fn wildcard(&self, id: RuleId) -> Option<&str> {
+        self.rule(id)
+            .filter(|rule| matches!(rule.scope, Scope::Below(_)))
+            .map(|rule| rule.name(&self.text))
+    }
+
     /// What the rule says about its target.
     pub(crate) fn terms(&self, id: RuleId) -> Option<Terms> {
         self.rule(id).map(|rule| rule.terms)

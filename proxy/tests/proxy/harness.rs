@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     io::{self, BufRead as _, BufReader, IoSlice, Read as _, Write as _},
     mem::MaybeUninit,
-    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::{
         fd::{AsFd as _, BorrowedFd},
         unix::net::UnixStream,
@@ -29,6 +29,8 @@ use crate::dns;
 pub(crate) struct Proxy {
     explicit: SocketAddr,
     redirect: SocketAddr,
+    /// Where questions arrive: over TCP, and over UDP.
+    pub(crate) questions: [SocketAddr; 2],
     pub(crate) pid1: Pid1,
     serving: JoinHandle<Result<(), StartError>>,
 }
@@ -95,13 +97,16 @@ impl Proxy {
             startup.serve(Vec::new())
         });
         let mut pid1 = Pid1::new(ours);
-        let sockets = [listener(), listener()];
-        let [explicit, redirect] = sockets
+        let sockets = [listener(), listener(), listener()];
+        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let [explicit, redirect, dns] = sockets
             .each_ref()
             .map(|socket| socket.local_addr().unwrap());
         pid1.hand_over(&[
             (Ingress::Explicit, sockets[0].as_fd()),
             (Ingress::Redirect, sockets[1].as_fd()),
+            (Ingress::Dns, sockets[2].as_fd()),
+            (Ingress::DnsUdp, datagrams.as_fd()),
         ]);
         let start = Start {
             max_connections: setup.max_connections,
@@ -114,6 +119,7 @@ impl Proxy {
         Self {
             explicit,
             redirect,
+            questions: [dns, datagrams.local_addr().unwrap()],
             pid1,
             serving,
         }
@@ -223,7 +229,10 @@ impl Sums {
                     .zip(more)
                     .for_each(|(sum, more)| *sum += more);
             }
-            FromProxy::Ready { .. } | FromProxy::Failed { .. } | FromProxy::Drained => {
+            FromProxy::Ready { .. }
+            | FromProxy::Failed { .. }
+            | FromProxy::Open(_)
+            | FromProxy::Drained => {
                 panic!("{message:?}")
             }
         }

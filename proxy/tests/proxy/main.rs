@@ -15,6 +15,8 @@ mod http;
 #[cfg(test)]
 mod origin;
 #[cfg(test)]
+mod questions;
+#[cfg(test)]
 mod redirect;
 #[cfg(test)]
 mod reports;

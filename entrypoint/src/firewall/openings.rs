@@ -1,0 +1,272 @@
+//! Lets the guest reach what it resolved: adds to the sets that the rules look into, by netlink.
+//!
+//! A process of nft for each answer would take a thousand times as long, and PID 1 waits for it. The
+//! kernel applies a batch while it is being sent, so that its answer is there at once.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use netlink_packet_netfilter::{
+    NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
+    nftables::{
+        DataAttribute, ListAttribute, NfTablesMessage, SetElementAttribute, SetElementList,
+        SetElementMessage,
+    },
+    none::ControlMessage,
+};
+use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
+
+use super::TABLE;
+
+/// The way to the sets of addresses that the guest may dial.
+pub(crate) struct Openings {
+    socket: Socket,
+}
+
+/// The name of the sets, less the number of their family.
+pub(super) const SETS: &str = "allow";
+
+impl Openings {
+    /// Opens the way, which takes `NET_ADMIN` and keeps on taking it.
+    pub(crate) fn connect() -> io::Result<Self> {
+        let mut socket = Socket::new(NETLINK_NETFILTER)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        Ok(Self { socket })
+    }
+
+    /// Lets the guest dial these for so many seconds from now, also those that it could dial
+    /// already. All of them, or an error.
+    pub(crate) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
+        let seconds = seconds.clamp(SHORTEST, LONGEST);
+        let (v4, v6): (Vec<_>, Vec<_>) = endpoints.iter().partition(|to| to.is_ipv4());
+        for (suffix, endpoints) in [("4", v4), ("6", v6)] {
+            for some in endpoints.chunks(BATCH) {
+                let set = format!("{SETS}{suffix}");
+                // One that ran out between two messages of a batch is not there to be deleted.
+                self.refresh(&set, some, seconds)
+                    .or_else(|_| self.refresh(&set, some, seconds))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adding what is there does not change its timeout on every kernel, and deleting what is not
+    /// there is an error on every one. So: add, delete, add, in one transaction.
+    fn refresh(&self, set: &str, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
+        let elements = elements(set, endpoints, seconds);
+        let add = || NfTablesMessage::NewSetElement(elements.clone());
+        let delete = NfTablesMessage::DeleteSetElement(elements.clone());
+        let batch = [
+            message(CONTROL, ControlMessage::BatchBegin, 0),
+            message(CHANGE, add(), NLM_F_CREATE),
+            message(CHANGE, delete, 0),
+            message(CHANGE, add(), NLM_F_CREATE | NLM_F_ACK),
+            message(CONTROL, ControlMessage::BatchEnd, 0),
+        ];
+        self.socket.send(&batch.concat(), 0)?;
+        self.outcome()
+    }
+
+    /// Reads all that the kernel has to say of a batch: every error, and that it was applied.
+    fn outcome(&self) -> io::Result<()> {
+        let mut outcome = Err(io::ErrorKind::UnexpectedEof.into());
+        loop {
+            let answer = match self.socket.recv_from_full() {
+                Ok((answer, _)) => answer,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return outcome,
+                Err(error) => return Err(error),
+            };
+            let payload = NetlinkMessage::<NetfilterMessage>::deserialize(&answer)
+                .map_err(io::Error::other)?
+                .payload;
+            if let NetlinkPayload::Error(error) = payload {
+                match (error.code, &outcome) {
+                    (Some(_), _) => outcome = Err(error.to_io()),
+                    (None, Err(none)) if none.kind() == io::ErrorKind::UnexpectedEof => {
+                        outcome = Ok(());
+                    }
+                    (None, _) => {}
+                }
+            }
+        }
+    }
+}
+
+fn elements(set: &str, endpoints: &[SocketAddr], seconds: u32) -> SetElementMessage {
+    let element = |to: &SocketAddr| {
+        ListAttribute::Element(vec![
+            SetElementAttribute::Key(DataAttribute::Value(key(*to))),
+            SetElementAttribute::Timeout(u64::from(seconds) * 1000),
+        ])
+    };
+    SetElementMessage {
+        attributes: vec![
+            SetElementList::Table(TABLE.to_owned()),
+            SetElementList::Set(set.to_owned()),
+            SetElementList::Elements(endpoints.iter().map(element).collect()),
+        ],
+    }
+}
+
+/// Address and port in the order of the network, each filled up to four bytes: how the kernel holds
+/// a concatenation.
+fn key(to: SocketAddr) -> Vec<u8> {
+    let address = match to.ip() {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    [&address[..], &to.port().to_be_bytes(), &[0, 0]].concat()
+}
+
+fn message(
+    header: (NetfilterProtoFamily, u16),
+    inner: impl Into<NetfilterMessageInner>,
+    flags: u16,
+) -> Vec<u8> {
+    let (family, resource) = header;
+    let header = NetfilterHeader::new(family, 0, resource);
+    let mut message = NetlinkMessage::from(NetfilterMessage::new(header, inner));
+    message.header.flags = NLM_F_REQUEST | flags;
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    bytes
+}
+
+/// Of what opens and closes a batch: for which subsystem it is.
+const CONTROL: (NetfilterProtoFamily, u16) = (NetfilterProtoFamily::Unspec, NFTABLES);
+/// Of a change to a table of both families.
+const CHANGE: (NetfilterProtoFamily, u16) = (NetfilterProtoFamily::Inet, 0);
+const NFTABLES: u16 = 10;
+/// An attribute holds 64 KiB, and an element of IPv6 takes 44 bytes.
+const BATCH: usize = 512;
+const SHORTEST: u32 = 60;
+const LONGEST: u32 = 86_400;
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    /// Whatever runs in this thread from now on, and what it starts, has a network of its own with
+    /// the two sets.
+    fn sets() -> Openings {
+        unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+        nft(&format!(
+            "add table inet {TABLE}
+             add set inet {TABLE} allow4 {{ type ipv4_addr . inet_service; flags timeout; }}
+             add set inet {TABLE} allow6 {{ type ipv6_addr . inet_service; flags timeout; size 3; }}"
+        ));
+        Openings::connect().unwrap()
+    }
+
+    fn nft(command: &str) -> String {
+        let output = Command::new("nft").arg(command).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The elements with the seconds that they have left.
+    fn left(set: &str) -> Vec<(String, u64)> {
+        let listing = nft(&format!("list set inet {TABLE} {set}"));
+        let (_, elements) = listing.split_once("elements = {").unwrap_or_default();
+        let elements = elements.split('}').next().unwrap_or_default();
+        let elements = elements.split(',').filter(|text| !text.trim().is_empty());
+        let mut left: Vec<_> = elements
+            .map(|element| {
+                let (key, rest) = element.split_once(" timeout ").unwrap();
+                let (_, expires) = rest.split_once("expires ").unwrap();
+                (key.trim().to_owned(), seconds(expires))
+            })
+            .collect();
+        left.sort();
+        left
+    }
+
+    /// `1m59s996ms` and the like.
+    fn seconds(text: &str) -> u64 {
+        let text = text.trim();
+        let (minutes, rest) = match text.split_once('m') {
+            Some((minutes, rest)) if !rest.starts_with('s') => (minutes, rest),
+            _ => ("0", text),
+        };
+        let seconds = rest.split('s').next().unwrap_or_default();
+        minutes.parse::<u64>().unwrap() * 60 + seconds.parse::<u64>().unwrap_or_default()
+    }
+
+    fn endpoints(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn addresses_of_both_families_are_added_with_their_port() {
+        let mut openings = sets();
+        let both = endpoints(&["203.0.113.7:22", "203.0.113.8:9418", "[2001:db8::7]:22"]);
+        openings.open(&both, 120).unwrap();
+        let keys = |set| {
+            left(set)
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys("allow4"), ["203.0.113.7 . 22", "203.0.113.8 . 9418"]);
+        assert_eq!(keys("allow6"), ["2001:db8::7 . 22"]);
+    }
+
+    #[test]
+    fn opening_again_starts_the_time_again_and_is_never_shorter_than_a_minute() {
+        let mut openings = sets();
+        let one = endpoints(&["203.0.113.7:22"]);
+        openings.open(&one, 1).unwrap();
+        assert!(
+            (58..=60).contains(&left("allow4")[0].1),
+            "{:?}",
+            left("allow4")
+        );
+        openings.open(&one, 600).unwrap();
+        assert!(
+            (598..=600).contains(&left("allow4")[0].1),
+            "{:?}",
+            left("allow4")
+        );
+        openings.open(&one, 120).unwrap();
+        assert!(
+            (118..=120).contains(&left("allow4")[0].1),
+            "{:?}",
+            left("allow4")
+        );
+    }
+
+    #[test]
+    fn what_was_not_added_is_an_error_and_the_next_request_is_not_confused_by_it() {
+        let mut openings = sets();
+        let many: Vec<SocketAddr> = (0..9)
+            .map(|n| ([0x2001, 0xdb8, 0, 0, 0, 0, 0, n], 22).into())
+            .collect();
+        assert!(openings.open(&many, 60).is_err());
+        assert_eq!(left("allow6"), []);
+        openings.open(&many[..1], 60).unwrap();
+        nft(&format!(
+            "flush set inet {TABLE} allow6; delete set inet {TABLE} allow6"
+        ));
+        assert!(openings.open(&many[..1], 60).is_err());
+        openings.open(&endpoints(&["203.0.113.7:22"]), 60).unwrap();
+    }
+
+    #[test]
+    fn as_many_as_a_request_may_name_are_added() {
+        let mut openings = sets();
+        let many: Vec<SocketAddr> = (0..4096_u16)
+            .map(|n| ([203, 0, 113, n.to_be_bytes()[1]], 1 + n / 256).into())
+            .collect();
+        openings.open(&many, 60).unwrap();
+        assert_eq!(left("allow4").len(), many.len());
+    }
+}
