@@ -1,0 +1,99 @@
+//! A network of an engine's that leads nowhere but to a fake internet.
+
+use std::process::Command;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::Engine;
+use crate::{internet::Subnet, namespace::unique, process::output_of};
+
+/// A network of the engine's, with both families, whose bridge has no address on this machine: it
+/// is not a way out.
+#[derive(Debug)]
+pub(super) struct EngineNetwork {
+    engine: Engine,
+    pub(super) name: String,
+    pub(super) bridge: String,
+    pub(super) subnet: Subnet,
+}
+
+impl EngineNetwork {
+    /// Tries subnets until the engine takes one: others may run these tests at the same time.
+    pub(super) fn create(engine: Engine) -> anyhow::Result<Self> {
+        let name = format!("egress-{}", unique());
+        let mut refusal = None;
+        for number in 1..=250 {
+            let subnet = Subnet::new(number);
+            match lay(engine, &name, subnet) {
+                Ok(bridge) => {
+                    return Ok(Self {
+                        engine,
+                        name,
+                        bridge,
+                        subnet,
+                    });
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(refusal.context("no subnet to try")?).context("make a network of the engine's")
+    }
+}
+
+impl Drop for EngineNetwork {
+    fn drop(&mut self) {
+        let _ = output_of(&mut self.engine.command(["network", "rm", &self.name]));
+        let _ = output_of(Command::new("ip").args(["link", "delete", &self.bridge]));
+    }
+}
+
+/// Makes the network and returns the name of its bridge.
+fn lay(engine: Engine, name: &str, subnet: Subnet) -> anyhow::Result<String> {
+    let (v4_net, v6_net) = (subnet.v4_net(), subnet.v6_net());
+    let (gateway4, gateway6) = subnet.gateway();
+    let create = [
+        "network", "create", "--subnet", &v4_net, "--ipv6", "--subnet", &v6_net,
+    ];
+    match engine {
+        // Not `--internal`: later versions of docker resolve no outside names there.
+        Engine::Docker => {
+            let bridge = format!("b{}", unique());
+            let bridge_name = format!("com.docker.network.bridge.name={bridge}");
+            let (gateway4, gateway6_text) = (gateway4.to_string(), gateway6.to_string());
+            output_of(engine.command(create).args([
+                "--gateway",
+                &gateway4,
+                "--gateway",
+                &gateway6_text,
+                "--opt",
+                &bridge_name,
+                "--opt",
+                "com.docker.network.bridge.inhibit_ipv4=true",
+                "--opt",
+                "com.docker.network.bridge.enable_ip_masquerade=false",
+                name,
+            ]))?;
+            // The fake internet has this address, and there is no option to leave it out.
+            let address = format!("{gateway6}/64");
+            output_of(Command::new("ip").args(["addr", "delete", &address, "dev", &bridge]))?;
+            Ok(bridge)
+        }
+        Engine::Podman => {
+            output_of(
+                engine
+                    .command(create)
+                    .args(["--internal", "--disable-dns", name]),
+            )?;
+            let inspect = output_of(&mut engine.command(["network", "inspect", name]))?;
+            let inspect: Value = serde_json::from_str(&inspect).context("read podman's answer")?;
+            let bridge = inspect
+                .pointer("/0/network_interface")
+                .and_then(Value::as_str);
+            let bridge = bridge.context("podman named no bridge")?.to_owned();
+            // Podman makes it with the first container, which is too late to plug anything in.
+            output_of(Command::new("ip").args(["link", "add", &bridge, "type", "bridge"]))?;
+            Ok(bridge)
+        }
+    }
+}
