@@ -207,4 +207,37 @@ mod tests {
             assert_eq!(accepts, kind != Ingress::DnsUdp, "{kind:?}");
         }
     }
+
+    fn bound() -> Listeners {
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        Listeners::bind(port).unwrap()
+    }
+
+    #[test]
+    fn what_is_redirected_arrives_elsewhere_than_what_is_asked() {
+        let listeners = bound();
+        let explicit: Vec<_> = listeners
+            .explicit
+            .iter()
+            .map(|socket| socket.local_addr().unwrap().port())
+            .collect();
+        assert!(!explicit.contains(&listeners.redirect4()));
+        assert_ne!(listeners.redirect4(), 0);
+    }
+
+    #[test]
+    fn every_kind_is_handed_over() {
+        let listeners = bound();
+        let kinds: Vec<_> = listeners.all().iter().map(|(kind, _)| *kind).collect();
+        for kind in [
+            Ingress::Explicit,
+            Ingress::Redirect,
+            Ingress::Dns,
+            Ingress::DnsUdp,
+        ] {
+            assert!(kinds.contains(&kind), "{kind:?} of {kinds:?}");
+        }
+    }
 }

@@ -77,4 +77,11 @@ mod tests {
         );
         assert_eq!(fs::read_to_string(PATH).unwrap(), before);
     }
+
+    #[test]
+    fn a_score_that_could_not_be_raised_is_said() {
+        let before = Err(io::ErrorKind::PermissionDenied.into());
+        let sentence = Sacrifice { before }.degradation().unwrap();
+        assert!(sentence.as_str().contains("oom_score_adj"), "{sentence}");
+    }
 }

@@ -230,4 +230,30 @@ mod tests {
         drop(theirs);
         assert!(first_answer(&ours, &mut FrameReader::new(100)).is_err());
     }
+
+    #[test]
+    fn a_message_that_comes_in_pieces_is_read_whole() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let writer = std::thread::spawn(move || {
+            for byte in b"{\"type\":\"drained\"}\n" {
+                (&theirs).write_all(&[*byte]).unwrap();
+            }
+        });
+        let answer = first_answer(&ours, &mut FrameReader::new(100)).unwrap();
+        assert_eq!(answer, FromProxy::Drained);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn rubbish_from_the_proxy_is_an_error() {
+        for rubbish in [&b"hello\n"[..], b"{}\n", b"\n", &[b'x'; 200]] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            (&theirs).write_all(rubbish).unwrap();
+            drop(theirs);
+            assert!(
+                first_answer(&ours, &mut FrameReader::new(100)).is_err(),
+                "{rubbish:?}"
+            );
+        }
+    }
 }

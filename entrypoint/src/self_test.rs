@@ -391,4 +391,70 @@ mod tests {
         server.join().unwrap();
         assert!(matches!(attempt_connect(to), Outcome::NotRefused(_)));
     }
+
+    #[test]
+    fn what_the_kernel_says_to_a_refused_packet_is_a_refusal() {
+        for errno in [
+            Errno::CONNREFUSED,
+            Errno::PERM,
+            Errno::ACCESS,
+            Errno::HOSTUNREACH,
+        ] {
+            assert_eq!(judge_error(&errno.into()), Outcome::Refused, "{errno}");
+        }
+    }
+
+    #[test]
+    fn where_no_route_leads_no_rule_is_needed() {
+        for errno in [Errno::NETUNREACH, Errno::ADDRNOTAVAIL, Errno::AFNOSUPPORT] {
+            assert_eq!(judge_error(&errno.into()), Outcome::Unroutable, "{errno}");
+        }
+    }
+
+    #[test]
+    fn silence_is_no_refusal() {
+        for error in [
+            io::ErrorKind::TimedOut.into(),
+            io::ErrorKind::WouldBlock.into(),
+            Errno::AGAIN.into(),
+        ] {
+            assert!(
+                matches!(judge_error(&error), Outcome::NotRefused(_)),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_ipv6_only_ipv4_is_tried() {
+        let probes = Probes::choose(&Policy::parse("example.com").unwrap(), &[], false, 3128);
+        assert!(
+            probes
+                .tcp
+                .iter()
+                .chain(&probes.udp)
+                .all(SocketAddr::is_ipv4),
+            "{probes:?}"
+        );
+    }
+
+    #[test]
+    fn a_list_that_names_every_candidate_leaves_nothing_to_aim_at() {
+        let list = "192.0.2.0/24:*,198.51.100.0/24:*,203.0.113.0/24:*";
+        let probes = Probes::choose(&Policy::parse(list).unwrap(), &[], false, 3128);
+        assert!(probes.tcp.is_empty() && probes.udp.is_empty(), "{probes:?}");
+    }
+
+    #[test]
+    fn the_plan_is_understood_by_the_other_process() {
+        let probes = choose("example.com", &[]);
+        let text = serde_json::to_string(&probes).unwrap();
+        assert_eq!(serde_json::from_str::<Probes>(&text).unwrap(), probes);
+    }
+
+    #[test]
+    fn a_plan_that_is_none_is_an_error_and_no_proof() {
+        assert!(attempt_all("").is_err());
+        assert!(attempt_all("{}").is_err());
+    }
 }

@@ -217,4 +217,59 @@ mod tests {
             ]
         );
     }
+
+    #[test]
+    fn a_route_to_one_network_names_no_gateway() {
+        let table = "Iface\tDestination\tGateway\neth0\t000011AC\t010011AC\t0003\n\n";
+        assert_eq!(gateways4(table).count(), 0);
+    }
+
+    #[test]
+    fn every_default_route_names_its_gateway() {
+        let table = "header\na 00000000 0101A8C0 0003\nb 00000000 0201A8C0 0003\nc 00000000 00000000 0001\n";
+        let expected: [IpAddr; 2] = [[192, 168, 1, 1].into(), [192, 168, 1, 2].into()];
+        assert_eq!(gateways4(table).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn lines_that_are_no_routes_are_passed_over() {
+        for table in [
+            "",
+            "header",
+            "header\nx",
+            "header\nx y",
+            "header\nx 00000000 zz 1",
+        ] {
+            assert_eq!(gateways4(table).count(), 0, "{table:?}");
+            assert_eq!(gateways6(table).count(), 0, "{table:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_ones_own_is_enough_for_ipv6() {
+        let own = IpNet::V6("fd00::2/64".parse().unwrap());
+        assert_eq!(ipv6(&[own], "some table without a default\n"), Ipv6::Routed);
+    }
+
+    #[test]
+    fn a_resolver_must_be_an_address() {
+        assert_eq!(
+            resolvers("nameserver dns.example\nnameserver\nnameserverx 1.1.1.1\n"),
+            Vec::<IpAddr>::new()
+        );
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        let here = Surroundings::observe().unwrap();
+        assert!(
+            here.own.iter().all(|net| !net.addr().is_loopback()),
+            "{here:?}"
+        );
+    }
+
+    #[test]
+    fn no_user_namespace_at_all_is_no_remapping_that_could_be_relied_on() {
+        assert!(is_remapped(""));
+    }
 }

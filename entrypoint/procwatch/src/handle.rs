@@ -96,4 +96,45 @@ mod tests {
         };
         assert!(matches!(Handle::open(other), Err(ProcessError::Gone(_))));
     }
+
+    #[test]
+    fn a_process_that_ended_takes_no_signal() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let process = Process::observe(i32::try_from(child.id()).unwrap()).unwrap();
+        let handle = Handle::open(process.identity).unwrap();
+        child.wait().unwrap();
+        assert!(matches!(
+            handle.signal(Signal::TERM),
+            Err(ProcessError::Gone(_))
+        ));
+        assert!(matches!(
+            Handle::open(process.identity),
+            Err(ProcessError::Gone(_))
+        ));
+    }
+
+    #[test]
+    fn the_end_of_a_held_process_is_something_to_wait_for() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let process = Process::observe(i32::try_from(child.id()).unwrap()).unwrap();
+        let handle = Handle::open(process.identity).unwrap();
+        let mut fds = [rustix::event::PollFd::new(
+            &handle,
+            rustix::event::PollFlags::IN,
+        )];
+        assert_eq!(rustix::event::poll(&mut fds, None).unwrap(), 1);
+        child.wait().unwrap();
+        assert_eq!(handle.identity(), process.identity);
+    }
+
+    #[test]
+    fn pid_zero_is_nobody() {
+        assert!(
+            Handle::open(Identity {
+                pid: 0,
+                start_time: 1
+            })
+            .is_err()
+        );
+    }
 }

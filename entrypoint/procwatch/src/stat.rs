@@ -133,4 +133,37 @@ mod tests {
             Err(ProcessError::Gone(_))
         ));
     }
+
+    #[test]
+    fn a_process_that_only_waits_to_be_asked_has_ended() {
+        for (letter, state) in [
+            ("Z", State::Ended),
+            ("X", State::Ended),
+            ("T", State::Alive),
+            ("D", State::Alive),
+        ] {
+            let line =
+                format!("42 (x) {letter} 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1");
+            assert_eq!(
+                Process::parse(line.as_bytes()).unwrap().state,
+                state,
+                "{letter}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_need_not_be_text() {
+        let mut line = b"42 (".to_vec();
+        line.extend([0xff, 0xfe]);
+        line.extend(b") S 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 99 1");
+        assert_eq!(Process::parse(&line).unwrap().name, "\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn what_is_no_line_of_proc_is_no_process() {
+        for line in ["", "42", "42 (x", "x) S 1", "(x) S 1", ") (", "42 (x) S"] {
+            assert_eq!(Process::parse(line.as_bytes()), None, "{line:?}");
+        }
+    }
 }

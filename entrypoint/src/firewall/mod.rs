@@ -150,4 +150,29 @@ mod tests {
             }
         );
     }
+
+    #[test]
+    fn counters_that_are_not_listed_are_nothing_yet() {
+        assert_eq!(
+            parse_counters(r#"{"nftables":[]}"#).unwrap(),
+            Counters::default()
+        );
+    }
+
+    #[test]
+    fn a_listing_that_is_none_is_an_error_and_not_nothing() {
+        for text in [
+            "",
+            "{}",
+            "[]",
+            r#"{"nftables":[{"counter":{"name":"denied_quic"}}]}"#,
+        ] {
+            assert!(parse_counters(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_digest_is_lower_case_hexadecimal_of_full_length() {
+        assert_eq!(hex(&[0, 15, 255]), "000fff");
+    }
 }

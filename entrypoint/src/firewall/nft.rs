@@ -132,4 +132,29 @@ mod tests {
             "load the firewall: no /usr/sbin/nft in the image; install nftables in it"
         );
     }
+
+    #[test]
+    fn what_nft_says_is_told_in_one_line() {
+        let circumstances = Circumstances {
+            net_admin: true,
+            netfilter: true,
+        };
+        let line = explain("\n\nfirst\nsecond\n", circumstances).one_line();
+        assert!(line.contains("first") && !line.contains("second"), "{line}");
+        assert!(explain("", circumstances).one_line().contains("no message"));
+    }
+
+    #[test]
+    fn a_program_that_cannot_be_executed_is_named() {
+        let line = cannot_run(&io::ErrorKind::PermissionDenied.into()).one_line();
+        assert!(
+            line.contains("/usr/sbin/nft") && line.contains("install nftables"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn a_transaction_that_is_none_is_refused_by_nft_and_told() {
+        assert!(run(&["-j", "-f", "-"], "{\"nftables\":[{\"nonsense\":1}]}").is_err());
+    }
 }

@@ -203,3 +203,87 @@ pub(super) const fn prohibit() -> Part {
 pub(super) const TCP: u8 = 6;
 /// IANA's number of IGMP.
 pub(super) const IGMP: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn spelt(term: &impl serde::Serialize) -> Value {
+        serde_json::to_value(term).unwrap()
+    }
+
+    #[test]
+    fn a_comparison_has_two_sides_and_an_operator() {
+        let rule = is(meta(MetaKey::Skuid), number(990_u32));
+        let expected =
+            json!({"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": 990}});
+        assert_eq!(spelt(&rule), expected);
+        assert_eq!(spelt(&is_not(word("a"), word("b")))["match"]["op"], "!=");
+    }
+
+    #[test]
+    fn a_port_that_is_alone_is_no_range() {
+        assert_eq!(spelt(&ports(80, 80)), json!(80));
+        assert_eq!(spelt(&ports(80, 90)), json!({"range": [80, 90]}));
+    }
+
+    #[test]
+    fn a_network_of_full_length_is_its_address() {
+        for (net, expected) in [
+            ("192.0.2.1/32", json!("192.0.2.1")),
+            ("2001:db8::1/128", json!("2001:db8::1")),
+            (
+                "10.0.0.0/8",
+                json!({"prefix": {"addr": "10.0.0.0", "len": 8}}),
+            ),
+            (
+                "10.1.2.3/8",
+                json!({"prefix": {"addr": "10.0.0.0", "len": 8}}),
+            ),
+        ] {
+            assert_eq!(spelt(&network(net.parse().unwrap())), expected, "{net}");
+        }
+    }
+
+    #[test]
+    fn a_destination_is_read_from_the_header_of_its_family() {
+        for (to, family) in [("192.0.2.1", "ip"), ("2001:db8::1", "ip6")] {
+            let expected = json!({"payload": {"protocol": family, "field": "daddr"}});
+            assert_eq!(spelt(&daddr(to.parse().unwrap())), expected, "{to}");
+        }
+    }
+
+    #[test]
+    fn a_refused_packet_is_logged_with_its_reason_and_no_more_than_its_head() {
+        let log = &spelt(&log("quic"))["log"];
+        assert_eq!(
+            (&log["prefix"], &log["group"]),
+            (&json!("quic"), &json!(LOG_GROUP))
+        );
+        assert_eq!(log["snaplen"], LOG_SNAPLEN);
+        assert_eq!(log["queue-threshold"], LOG_THRESHOLD);
+    }
+
+    #[test]
+    fn refusals_are_answers_and_no_silence() {
+        assert_eq!(spelt(&reset()), json!({"reject": {"type": "tcp reset"}}));
+        let prohibited = json!({"reject": {"type": "icmpx", "expr": "admin-prohibited"}});
+        assert_eq!(spelt(&prohibit()), prohibited);
+    }
+
+    #[test]
+    fn a_counter_is_named() {
+        assert_eq!(
+            spelt(&count("denied_packets")),
+            json!({"counter": "denied_packets"})
+        );
+    }
+
+    #[test]
+    fn protocols_are_numbers() {
+        assert_eq!(spelt(&protocol(TCP)), json!(6));
+        assert_eq!(spelt(&protocol(IGMP)), json!(2));
+    }
+}

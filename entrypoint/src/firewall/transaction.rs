@@ -189,3 +189,46 @@ pub(super) const OUTPUT: &str = "output";
 pub(super) const INPUT: &str = "input";
 pub(super) const PROXY: &str = "proxy";
 pub(super) const REFUSE: &str = "refuse";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(list: &[&str]) -> Vec<IpNet> {
+        list.iter().map(|net| net.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_are_told_apart_and_named() {
+        let [(first, v4), (second, v6)] =
+            by_family(&nets(&["2001:db8::/32", "10.0.0.0/8", "::1/128"]));
+        assert_eq!((first, v4), ("ip", nets(&["10.0.0.0/8"])));
+        assert_eq!((second, v6), ("ip6", nets(&["2001:db8::/32", "::1/128"])));
+    }
+
+    #[test]
+    fn an_interval_set_never_overlaps_itself() {
+        let mut transaction = Transaction::new();
+        transaction.set("x", &nets(&["10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/9"]));
+        let text = serde_json::to_string(&transaction.into_nftables()).unwrap();
+        assert_eq!(text.matches("10.").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn an_empty_set_has_no_elements_rather_than_an_empty_list() {
+        let mut transaction = Transaction::new();
+        transaction.set("x", &[]);
+        let text = serde_json::to_string(&transaction.into_nftables()).unwrap();
+        assert!(
+            text.contains("x4") && text.contains("x6") && !text.contains("elem"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn only_our_own_table_is_ever_deleted() {
+        let text = serde_json::to_string(&Transaction::new().into_nftables()).unwrap();
+        assert_eq!(text.matches("delete").count(), 1, "{text}");
+        assert!(!text.contains("flush"), "{text}");
+    }
+}
