@@ -1,0 +1,198 @@
+//! The set-up under an allowlist: each step's outcome is needed for the next, and the last is the
+//! guest's start.
+
+use std::io;
+
+use report::{Body, Enforcement, Enforcing, Ipv6, Printable, RunClock, link::Start};
+
+use crate::{
+    account::{Account, of_self_test},
+    channel::Channel,
+    config::{Allowlist, Config},
+    environment,
+    failure::Failure,
+    finish,
+    firewall::{Counters, Firewall, Openings, Plan},
+    guest::Guest,
+    identity::Identities,
+    launch::Launch,
+    listeners::Listeners,
+    nflog::NfLog,
+    oom,
+    outbox::Outbox,
+    outcome::Outcome,
+    proxy::Proxy,
+    self_test::{Probes, Proof},
+    session::Session,
+    signals::Signals,
+    surroundings::Surroundings,
+    watch::ProxyWatch,
+};
+
+/// Proof that the network is closed, except for what the list names.
+pub(crate) struct Enforced {
+    firewall: Firewall,
+    proxy: ProxyWatch,
+    nflog: NfLog,
+    report: Enforcing,
+}
+
+impl Enforced {
+    /// Closes the network and proves that it is.
+    pub(crate) async fn set_up(
+        allowlist: &Allowlist,
+        identities: &Identities,
+        here: Surroundings,
+        clock: RunClock,
+    ) -> Result<Self, Failure> {
+        let ipv6 = here.ipv6;
+        let start = start_message(allowlist, &here, clock);
+        let probes = Probes::choose(
+            &allowlist.policy,
+            &here.resolvers,
+            ipv6 == Ipv6::Routed,
+            allowlist.proxy_port,
+        );
+        let listeners = Listeners::bind(allowlist.proxy_port)?;
+        let mut firewall = Firewall::load(&plan(allowlist, identities, here, &listeners))?;
+        let mut proxy = Proxy::start(&identities.proxy, &listeners, &start)?;
+        let proof = probes.run_as(&identities.guest)?;
+        let counted = firewall.counters()?;
+        prove_counted(&proof, counted, &mut proxy).await?;
+        firewall.set_aside(counted);
+        let nflog = NfLog::bind().map_err(Failure::system("read refused packets"))?;
+        let report = Enforcing {
+            enforcement: Enforcement::Name,
+            backend: Printable::new("nftables"),
+            ruleset_digest: Printable::new(firewall.digest()),
+            self_test: proof.results,
+            ipv6,
+            degradations: proxy.degradations.clone(),
+        };
+        let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
+        let identity = identities.proxy.clone();
+        let proxy = ProxyWatch::new(identity, listeners, start, openings, proxy);
+        Ok(Self {
+            firewall,
+            proxy,
+            nflog,
+            report,
+        })
+    }
+
+    /// Starts the guest and stays with it.
+    pub(crate) async fn run(
+        mut self,
+        config: &Config,
+        allowlist: &Allowlist,
+        identities: &Identities,
+        signals: Signals,
+        channel: Option<Channel>,
+        mut outbox: Outbox,
+    ) -> Result<Outcome, Failure> {
+        let user = identities.guest.user();
+        let launch = Launch::confined(&identities.guest)?;
+        let mut environment = environment::inherited(std::env::vars_os(), Some(user));
+        environment::add_proxy(&mut environment, allowlist.proxy_port);
+        let sacrifice = oom::Sacrifice::prepare();
+        self.report.degradations.extend(sacrifice.degradation());
+        outbox.push(Body::Enforcing(self.report));
+        let signals = signals
+            .into_async()
+            .map_err(Failure::system("wait for signals"))?;
+        let account = Account::new(outbox);
+        let mut session = Session::new(account, channel, self.proxy, self.nflog, signals);
+        let started = Guest::start(config, launch, &environment);
+        sacrifice.end();
+        let attended = match started {
+            Ok(guest) => attend(&mut session, &guest, &self.firewall).await,
+            Err(error) => {
+                finish::close_unstarted(&mut session, error.exit()).await;
+                Ok(Outcome {
+                    code: error.code().into(),
+                    complaint: Some(error.to_string()),
+                })
+            }
+        };
+        attended.map_err(Failure::system("attend to the guest"))
+    }
+}
+
+async fn attend(session: &mut Session, guest: &Guest, firewall: &Firewall) -> io::Result<Outcome> {
+    let ended = session.attend(guest).await?;
+    finish::finish(session, guest, ended, firewall).await?;
+    Ok(Outcome {
+        code: ended.exit_code(),
+        complaint: None,
+    })
+}
+
+/// Every refusal must show up where the record takes it from: the counters and the proxy's word.
+async fn prove_counted(proof: &Proof, counted: Counters, proxy: &mut Proxy) -> Result<(), Failure> {
+    let uncounted = |what: &str| {
+        Failure::setup(
+            "self-test",
+            format_args!("{what} was refused but not counted"),
+            "report this as a defect",
+        )
+    };
+    if counted.packets < proof.refused_packets {
+        return Err(uncounted("a packet"));
+    }
+    let word = async {
+        let mut due = proof.refused_names;
+        while due > 0 {
+            match proxy.next().await {
+                Ok(message) => due = due.saturating_sub(of_self_test(&message)),
+                Err(_) => return false,
+            }
+        }
+        true
+    };
+    match tokio::time::timeout(std::time::Duration::from_secs(2), word).await {
+        Ok(true) => Ok(()),
+        Ok(false) | Err(_) => Err(uncounted("a name")),
+    }
+}
+
+fn start_message(allowlist: &Allowlist, here: &Surroundings, clock: RunClock) -> Start {
+    Start {
+        allow: allowlist.policy.entries(),
+        policy_digest: allowlist.policy.digest().to_string(),
+        guard: here.guarded(),
+        clock_origin_ms: clock.origin_ms(),
+        max_connections: MAX_CONNECTIONS,
+        resolvers: here.resolvers.clone(),
+        upstream_proxy: allowlist.upstream_proxy.clone(),
+    }
+}
+
+fn plan(
+    allowlist: &Allowlist,
+    identities: &Identities,
+    here: Surroundings,
+    listeners: &Listeners,
+) -> Plan {
+    let mut guarded = policy::guarded_ranges();
+    guarded.extend(here.guarded());
+    Plan {
+        proxy_uid: identities.proxy.user().uid,
+        redirect4: listeners.redirect4(),
+        redirect6: listeners.redirect6(),
+        dns4: listeners.dns4(),
+        dns6: listeners.dns6(),
+        stream_ports: allowlist.policy.stream_ports(),
+        ranges: allowlist.policy.address_rules(),
+        lifted: allowlist.policy.lifted_ranges(),
+        guarded,
+        upstream_port: allowlist.upstream_proxy.as_deref().and_then(port_of),
+        ingress: allowlist.ingress.clone(),
+        here,
+    }
+}
+
+fn port_of(authority: &str) -> Option<u16> {
+    authority.rsplit_once(':')?.1.parse().ok()
+}
+
+const MAX_CONNECTIONS: u32 = 4096;
