@@ -1,5 +1,6 @@
 //! The ruleset in the kernel: loaded whole or not at all, and its counters read back.
 
+mod incoming;
 mod nft;
 mod openings;
 mod ruleset;

@@ -11,14 +11,14 @@ use nftables::{expr::MetaKey, schema::Nftables};
 use policy::AddressRule;
 
 use super::{
-    DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL,
+    DENIED_PACKETS, DENIED_QUIC, incoming,
     openings::SETS,
     terms::{
-        TCP, Term, accept, address, any_of, count, ct_state, daddr, dport, drop, endpoint, family,
+        TCP, Term, accept, address, any_of, count, ct_state, daddr, dport, endpoint, established,
         field, goto, is, is_not, leave, log, meta, network, number, ports, prohibit, protocol,
         redirect, reset, word,
     },
-    transaction::{INPUT, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
+    transaction::{NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
 };
 use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
 
@@ -61,7 +61,7 @@ impl Plan {
         self.redirect_named_streams(&mut rules);
         self.judge_output(&mut rules);
         self.judge_proxy(&mut rules);
-        self.judge_input(&mut rules);
+        incoming::judge(&self.ingress, &self.here, &mut rules);
         rules.rule(REFUSE, [is(meta(MetaKey::L4proto), protocol(TCP)), reset()]);
         rules.rule(REFUSE, [prohibit()]);
         rules.into_nftables()
@@ -260,43 +260,6 @@ impl Plan {
         rules.rule(PROXY, [is(meta(MetaKey::L4proto), protocol(TCP)), accept()]);
         rules.rule(PROXY, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
     }
-
-    /// A sandbox that can be dialled into has a way out, so only what was published is admitted,
-    /// and never from the neighbours on its own bridge: the gateway speaks for everybody outside.
-    fn judge_input(&self, rules: &mut Transaction) {
-        rules.rule(INPUT, [is(meta(MetaKey::Iifname), word("lo")), accept()]);
-        rules.rule(INPUT, [is(ct_state(), established()), accept()]);
-        rules.link_control(INPUT);
-        let stray = any_of([word("broadcast"), word("multicast")]);
-        rules.rule(
-            INPUT,
-            [
-                is(meta(MetaKey::Pkttype), stray),
-                count(LINK_CONTROL),
-                drop(),
-            ],
-        );
-        for &port in &self.ingress {
-            let open = || is(dport(port.proto.as_str()), ports(port.low, port.high));
-            for &gateway in &self.here.gateways {
-                let from = is(field(family(gateway), "saddr"), address(gateway));
-                rules.rule(INPUT, [from, open(), accept()]);
-            }
-            for (family, nets) in by_family(&self.here.own)
-                .into_iter()
-                .filter(|(_, nets)| !nets.is_empty())
-            {
-                let from = field(family, "saddr");
-                let neighbours = any_of(
-                    IpNet::aggregate(&nets)
-                        .into_iter()
-                        .map(|n| network(n.trunc())),
-                );
-                rules.rule(INPUT, [is_not(from, neighbours), open(), accept()]);
-            }
-        }
-        rules.rule(INPUT, [count(DENIED_INGRESS), log("ingress"), goto(REFUSE)]);
-    }
 }
 
 /// What names of the list resolved to, on ports where nothing need be seen on the stream. The
@@ -312,10 +275,6 @@ fn accept_opened(rules: &mut Transaction) {
             [is_not(daddr(), set("guarded")), opened(), accept()],
         );
     }
-}
-
-fn established() -> Term {
-    any_of([word("established"), word("related")])
 }
 
 const LOOPBACK: [IpNet; 2] = [

@@ -71,6 +71,11 @@ pub(super) fn daddr(other: IpAddr) -> Term {
     field(family(other), "daddr")
 }
 
+/// What belongs to a connection that was let through.
+pub(super) fn established() -> Term {
+    any_of([word("established"), word("related")])
+}
+
 /// `ct state`
 pub(super) fn ct_state() -> Term {
     Expression::Named(NamedExpression::CT(CT {
