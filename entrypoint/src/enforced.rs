@@ -196,3 +196,21 @@ fn port_of(authority: &str) -> Option<u16> {
 }
 
 const MAX_CONNECTIONS: u32 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_an_upstream_proxy_is_what_follows_the_last_colon() {
+        for (authority, port) in [
+            ("proxy.example:3128", Some(3128)),
+            ("[fd00::1]:8080", Some(8080)),
+            ("proxy.example", None),
+            ("proxy.example:", None),
+            ("proxy.example:65536", None),
+        ] {
+            assert_eq!(port_of(authority), port, "{authority}");
+        }
+    }
+}

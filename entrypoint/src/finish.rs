@@ -126,3 +126,27 @@ const DRAIN: Duration = Duration::from_secs(1);
 const LAST_SAMPLES: Duration = Duration::from_millis(60);
 /// For the host, to store the last message.
 const LAST_ACK: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_run_is_reported_with_its_code_and_its_line() {
+        for failure in [
+            Failure::config("SANDBOX_RUN_AS", "no user", "name one"),
+            Failure::setup("load the firewall", "no nft", "install it"),
+        ] {
+            let exit = refused(&failure);
+            assert_eq!(exit.code, Some(i32::from(failure.exit_code())));
+            assert_eq!(exit.end_reason, EndReason::StartFailed);
+            assert_eq!(exit.detail.unwrap().as_str(), failure.one_line());
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_very_long_is_cut_and_the_report_is_still_sent() {
+        let exit = refused(&Failure::setup("step", "x".repeat(100_000), "mend it"));
+        assert!(exit.detail.unwrap().as_str().len() <= Printable::MAX);
+    }
+}

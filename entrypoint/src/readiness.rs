@@ -38,3 +38,38 @@ impl Readiness {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        os::unix::net::UnixStream,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_there_is_read_and_what_is_not_is_waited_for() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let readiness = Readiness::of(&ours).unwrap();
+        let mut byte = [0];
+        let waiting = readiness.read(|| ours.read(&mut byte));
+        let (read, ()) = tokio::join!(waiting, async {
+            tokio::task::yield_now().await;
+            (&theirs).write_all(b"x").unwrap();
+        });
+        assert_eq!((read.unwrap(), byte), (1, *b"x"));
+    }
+
+    #[tokio::test]
+    async fn an_error_that_is_not_waiting_is_handed_on() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let readiness = Readiness::of(&ours).unwrap();
+        let failed: io::Result<()> = readiness
+            .read(|| Err(io::ErrorKind::PermissionDenied.into()))
+            .await;
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}

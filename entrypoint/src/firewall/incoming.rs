@@ -49,3 +49,62 @@ pub(super) fn judge(ingress: &[IngressPort], here: &Surroundings, rules: &mut Tr
     }
     rules.rule(INPUT, [count(DENIED_INGRESS), log("ingress"), goto(REFUSE)]);
 }
+
+#[cfg(test)]
+mod tests {
+    use report::Ipv6;
+
+    use super::*;
+
+    fn judged(ingress: &[&str], own: &[&str], gateways: &[&str]) -> String {
+        let here = Surroundings {
+            own: own.iter().map(|net| net.parse().unwrap()).collect(),
+            gateways: gateways
+                .iter()
+                .map(|address| address.parse().unwrap())
+                .collect(),
+            resolvers: Vec::new(),
+            ipv6: Ipv6::Absent,
+            remapped: false,
+        };
+        let ingress: Vec<_> = ingress.iter().map(|item| item.parse().unwrap()).collect();
+        let mut rules = Transaction::new();
+        judge(&ingress, &here, &mut rules);
+        serde_json::to_string(&rules.into_nftables()).unwrap()
+    }
+
+    #[test]
+    fn without_a_published_port_nothing_is_admitted_by_port() {
+        let text = judged(&[], &["172.17.0.2/16"], &["172.17.0.1"]);
+        assert!(!text.contains("dport") && !text.contains("saddr"), "{text}");
+    }
+
+    #[test]
+    fn a_published_port_of_a_container_without_addresses_admits_nobody() {
+        assert!(!judged(&["tcp:80"], &[], &[]).contains("dport"));
+    }
+
+    #[test]
+    fn neighbours_are_told_by_the_network_and_not_by_ones_own_address() {
+        let text = judged(&["tcp:80"], &["172.17.0.2/16"], &[]);
+        assert!(
+            text.contains("172.17.0.0") && !text.contains("172.17.0.2"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn each_family_has_neighbours_of_its_own() {
+        let text = judged(&["udp:53"], &["172.17.0.2/16", "fd00::2/64"], &[]);
+        assert!(text.contains(r#""ip6","field":"saddr""#), "{text}");
+        assert!(text.contains(r#""ip","field":"saddr""#), "{text}");
+    }
+
+    #[test]
+    fn what_ends_the_chain_is_counted_as_ingress() {
+        let text = judged(&["tcp:80"], &["172.17.0.2/16"], &["172.17.0.1"]);
+        let last = text.rfind("denied_ingress").unwrap();
+        assert!(text[last..].contains(r#""prefix":"ingress""#), "{text}");
+        assert!(!text[last..].contains("accept"), "{text}");
+    }
+}
