@@ -48,6 +48,20 @@ install_docker() {
 docker_answers() { docker version --format '{{.Server.Version}}' >/dev/null 2>&1; }
 podman_answers() { podman info >/dev/null 2>&1; }
 
+# A daemon that was killed leaves files that name its process, and the next one refuses to start
+# because of them, also where that process is gone or another by now.
+forget_dead_daemons() {
+    local file pid
+    for file in /var/run/docker.pid /var/run/docker/containerd/containerd.pid; do
+        [[ -s $file ]] || continue
+        pid=$(<"$file")
+        if ! grep -qs '^State:[[:space:]]*[^ZX]' "/proc/$pid/status" ||
+            ! grep -qsE '^(dockerd|containerd)$' "/proc/$pid/comm"; then
+            rm -f "$file"
+        fi
+    done
+}
+
 # start_docker LOG: starts a docker daemon if none answers, and sets DOCKERD_PID to its pid if so.
 start_docker() {
     local log=$1 log_lines reader
@@ -55,6 +69,7 @@ start_docker() {
     docker_answers && return
     [[ $EUID -eq 0 ]] || fail "no docker daemon answers: start it, or add yourself to the group docker"
     say "Starting a docker daemon (log: $log)"
+    forget_dead_daemons
     : >"$log"
     setsid dockerd >>"$log" 2>&1 </dev/null &
     DOCKERD_PID=$!
