@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::{LabTest, image::Image, on_terminal};
 
-pub(crate) const TESTS: [(&str, LabTest); 11] = [
+pub(crate) const TESTS: [(&str, LabTest); 12] = [
     ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
     (
         "a-stop-of-the-container-reaches-the-guest",
@@ -29,6 +29,10 @@ pub(crate) const TESTS: [(&str, LabTest); 11] = [
     (
         "the-channel-is-closed-before-the-guest-exists",
         channel_gone,
+    ),
+    (
+        "a-proxy-that-dies-is-replaced-and-leaves-a-gap",
+        proxy_killed,
     ),
     ("an-image-without-the-proxy-is-refused", without_proxy),
     ("an-image-without-nft-is-refused", without_nft),
@@ -120,6 +124,27 @@ signal.pause()'";
     let (code, shown) = program.finish()?;
     ensure!(code == 6, "{code}: {shown}");
     says(&files, "complete stopped 6 0")
+}
+
+/// The rules stand while there is no proxy; the next one takes over its listeners, and decides.
+fn proxy_killed(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let guest = "echo re''ady; read line; curl -sS https://denied.test/";
+    let mut program = start_on_terminal(lab, &files, guest)?;
+    program.wait_for("ready")?;
+    let end_proxy = "for process in /proc/[0-9]*; do
+            ! grep -qs '^sandbox-egress-$' $process/comm || kill -9 ${process#/proc/}
+        done";
+    let container = lab.container()?;
+    output_of(
+        &mut lab
+            .engine()
+            .command(["exec", &container, "sh", "-c", end_proxy]),
+    )?;
+    program.send(b"\n")?;
+    let (code, shown) = program.finish()?;
+    ensure!(code == 56 && shown.contains("403"), "{code}: {shown}");
+    says(&files, "gap exited 56 1")
 }
 
 fn channel_gone(lab: &Lab) -> anyhow::Result<()> {
