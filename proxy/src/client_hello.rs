@@ -6,10 +6,16 @@
 
 use std::io;
 
-use rustls::{Error, InvalidMessage, PeerMisbehaved, server::Acceptor};
+use rustls::{
+    Error, InvalidMessage, PeerMisbehaved,
+    server::{Accepted, Acceptor},
+};
 use tokio::time::{Instant, timeout_at};
 
-use crate::client::{Client, SPEAK_FIRST};
+use crate::{
+    client::{Client, SPEAK_FIRST},
+    extensions::Hello,
+};
 
 /// The name in a `ClientHello` (SNI, RFC 6066 §3), as text; `None` where there is none.
 pub(crate) type ServerName = Option<String>;
@@ -29,13 +35,10 @@ pub(crate) enum HelloError {
 pub(crate) async fn read(client: &mut Client) -> Result<ServerName, HelloError> {
     let deadline = Instant::now() + SPEAK_FIRST;
     let mut hello = Assembly::default();
-    let mut fed = 0;
     loop {
-        let new = client.pending.get(fed..).unwrap_or_default();
-        if let Some(name) = hello.feed(new)? {
+        if let Some(name) = hello.read(&client.pending)? {
             return Ok(name);
         }
-        fed = client.pending.len();
         match timeout_at(deadline, client.more()).await {
             Ok(Ok(1..)) => {}
             Ok(Ok(0) | Err(_)) | Err(_) => return Err(HelloError::Gone),
@@ -45,14 +48,16 @@ pub(crate) async fn read(client: &mut Client) -> Result<ServerName, HelloError> 
 
 /// A `ClientHello` in the making.
 #[derive(Default)]
-struct Assembly {
+pub(crate) struct Assembly {
     acceptor: Acceptor,
+    /// How much of the stream was taken.
     length: usize,
 }
 
 impl Assembly {
-    /// Adds what came next. `None` until the hello is whole.
-    fn feed(&mut self, mut bytes: &[u8]) -> Result<Option<ServerName>, HelloError> {
+    /// Reads on in `stream`, which has grown since the last time. `None` until the hello is whole.
+    pub(crate) fn read(&mut self, stream: &[u8]) -> Result<Option<ServerName>, HelloError> {
+        let mut bytes = stream.get(self.length..).unwrap_or_default();
         while !bytes.is_empty() {
             // What is not taken will never be: its buffer is full of something that is no hello.
             let taken = self
@@ -61,17 +66,24 @@ impl Assembly {
                 .map_err(|_: io::Error| HelloError::NotTls)?;
             self.length += taken;
             match self.acceptor.accept() {
-                Ok(Some(accepted)) => {
-                    return Ok(Some(
-                        accepted.client_hello().server_name().map(str::to_owned),
-                    ));
-                }
+                Ok(Some(accepted)) => return name_of(&accepted, stream).map(Some),
                 Ok(None) if taken > 0 && self.length <= MAX_HELLO => {}
                 Ok(None) => return Err(HelloError::NotTls),
                 Err((error, _alert)) => return Err(HelloError::from(error)),
             }
         }
         Ok(None)
+    }
+}
+
+/// The name that rustls read, if it is the only one to be read.
+fn name_of(accepted: &Accepted, stream: &[u8]) -> Result<ServerName, HelloError> {
+    let hello = accepted.client_hello();
+    let name = hello.server_name();
+    if Hello::at_the_start_of(stream).bears_out(name) {
+        Ok(name.map(str::to_owned))
+    } else {
+        Err(HelloError::BadName)
     }
 }
 
@@ -89,7 +101,7 @@ impl From<Error> for HelloError {
 }
 
 /// The greatest hello with its record headers, in bytes.
-const MAX_HELLO: usize = 64 * 1024;
+pub(crate) const MAX_HELLO: usize = 64 * 1024;
 
 #[cfg(test)]
 pub(crate) mod samples {
@@ -137,7 +149,7 @@ mod tests {
     };
 
     fn read_whole(bytes: &[u8]) -> Result<Option<ServerName>, HelloError> {
-        Assembly::default().feed(bytes)
+        Assembly::default().read(bytes)
     }
 
     /// The same handshake message in records of `size` bytes each (RFC 8446 §5.1).
@@ -168,9 +180,9 @@ mod tests {
         let hello = hello("files.example.com");
         for cut in 0..hello.len() {
             let mut assembly = Assembly::default();
-            assert_eq!(assembly.feed(&hello[..cut]), Ok(None), "cut at {cut}");
+            assert_eq!(assembly.read(&hello[..cut]), Ok(None), "cut at {cut}");
             let name = assembly
-                .feed(&hello[cut..])
+                .read(&hello)
                 .unwrap_or_else(|e| panic!("cut at {cut}: {e}"));
             assert_eq!(
                 name,
@@ -249,6 +261,6 @@ mod tests {
             &[&[22, 3, 1, 0, 0][..], &[1, 0, 0xff, 0xff], &vec![0; 80_000]].concat(),
         );
         endless.truncate(76_000);
-        assert_eq!(assembly.feed(&endless), Err(HelloError::NotTls));
+        assert_eq!(assembly.read(&endless), Err(HelloError::NotTls));
     }
 }

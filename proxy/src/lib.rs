@@ -19,8 +19,12 @@ mod dial;
 mod dns;
 mod exchange;
 mod explicit;
+mod extensions;
 mod fan_out;
 mod forward;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod head;
 mod incoming;
 mod openings;
