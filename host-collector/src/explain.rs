@@ -5,7 +5,7 @@ use std::{
     io::{self, Write as _},
 };
 
-use policy::{Decision, Denial, DenyReason, Destination, Host, Permit, Policy, StreamKind};
+use policy::{Decision, Denial, DenyReason, Destination, Permit, Policy};
 use report::Printable;
 use serde::Serialize;
 use tokio::runtime::Builder;
@@ -100,7 +100,7 @@ impl Answer {
             rule: Some(permit.rule().to_owned()),
             hint: None,
             destination: Printable::new(&to.to_string()),
-            terms: terms(permit),
+            terms: permit.terms(),
         }
     }
 
@@ -130,23 +130,6 @@ impl fmt::Display for Answer {
         match &self.hint {
             Some(hint) => write!(f, "\n{hint}"),
             None => Ok(()),
-        }
-    }
-}
-
-/// What is checked once the connection is there, which nobody can foretell from the list.
-fn terms(permit: &Permit) -> &'static str {
-    let kinds = permit.kinds();
-    match permit.destination().host {
-        Host::Address(_) => "no name is checked: the entry is for the address",
-        Host::Name(_) if kinds.is_opaque() => {
-            "whatever is sent; refused if it resolves to special addresses that no entry names"
-        }
-        Host::Name(_) if kinds.contains(StreamKind::Tls) => {
-            "for TLS to this name; refused if it resolves to special addresses that no entry names"
-        }
-        Host::Name(_) => {
-            "for HTTP to this name; refused if it resolves to special addresses that no entry names"
         }
     }
 }

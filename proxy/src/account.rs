@@ -16,6 +16,8 @@ use policy::DenyReason;
 use report::{Allowed, Denied, Ledger, RunClock, Target, Transport};
 use tokio::sync::Notify;
 
+use crate::recent::Recent;
+
 /// What happened and was not reported yet.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -28,6 +30,7 @@ pub(crate) struct Account {
 #[derive(Debug)]
 struct State {
     ledger: Ledger,
+    recent: Recent,
     events: u32,
     flows: HashMap<u64, Live>,
     next_flow: u64,
@@ -61,6 +64,7 @@ impl Account {
     pub(crate) fn new(clock: RunClock) -> Self {
         let state = State {
             ledger: Ledger::new(MAX_TARGETS),
+            recent: Recent::default(),
             events: 0,
             flows: HashMap::new(),
             next_flow: 0,
@@ -74,29 +78,43 @@ impl Account {
     }
 
     /// An attempt over TCP was refused.
+    #[cfg(test)]
     pub(crate) fn deny(&self, target: Target, reason: DenyReason) {
-        self.deny_over(Transport::Tcp, target, reason);
+        self.deny_over(Transport::Tcp, target, reason, None);
     }
 
-    /// An attempt was refused.
-    pub(crate) fn deny_over(&self, proto: Transport, target: Target, reason: DenyReason) {
+    /// An attempt was refused, and this was said about it.
+    pub(crate) fn deny_over(
+        &self,
+        proto: Transport,
+        target: Target,
+        reason: DenyReason,
+        hint: Option<&str>,
+    ) {
         let now = self.clock.elapsed_ms();
-        self.record(|ledger| {
-            ledger.deny(Denied {
-                target,
-                proto,
-                reason,
-                count: 1,
-                first: now,
-                last: now,
-            });
+        let denied = Denied {
+            target,
+            proto,
+            reason,
+            count: 1,
+            first: now,
+            last: now,
+        };
+        self.record(|state| {
+            state.recent.note(&denied, hint);
+            state.ledger.deny(denied);
         });
+    }
+
+    /// What was refused lately.
+    pub(crate) fn recent(&self) -> Recent {
+        self.state().recent.clone()
     }
 
     /// An attempt was let through.
     pub(crate) fn allow(&self, target: Target) {
-        self.record(|ledger| {
-            ledger.allow(Allowed {
+        self.record(|state| {
+            state.ledger.allow(Allowed {
                 connections: 1,
                 ..nothing(target)
             });
@@ -105,8 +123,8 @@ impl Account {
 
     /// An attempt that was let through failed on its own account.
     pub(crate) fn fail(&self, target: Target) {
-        self.record(|ledger| {
-            ledger.allow(Allowed {
+        self.record(|state| {
+            state.ledger.allow(Allowed {
                 failures: 1,
                 ..nothing(target)
             });
@@ -193,9 +211,9 @@ impl Account {
         self.changed.notify_one();
     }
 
-    fn record(&self, enter: impl FnOnce(&mut Ledger)) {
+    fn record(&self, enter: impl FnOnce(&mut State)) {
         let mut state = self.state();
-        enter(&mut state.ledger);
+        enter(&mut state);
         state.events = state.events.saturating_add(1);
         let events = state.events;
         drop(state);
@@ -278,8 +296,8 @@ impl Drop for Flow {
         drop(state);
         let Some(mut flow) = flow else { return };
         if self.counters.read() != flow.reported {
-            self.account.record(|ledger| {
-                flow.enter(ledger);
+            self.account.record(|state| {
+                flow.enter(&mut state.ledger);
             });
         }
     }

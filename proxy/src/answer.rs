@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use policy::DenyReason;
+use policy::{DenyReason, Destination, WINDOW};
 use report::Target;
 use serde::Serialize;
 
@@ -120,11 +120,12 @@ fn denied_line(status: u16, reason: DenyReason) -> (u16, String, String) {
 
 fn json(refused: &Refused) -> Vec<u8> {
     let target = Shown::of(&refused.target);
+    let hint = refused.refusal.hint();
     let body = match &refused.refusal {
         Refusal::Failed(failure) => serde_json::to_vec(&FailedBody::new(target, failure)),
-        Refusal::Denied(denial) => denied(target, denial.reason, denial.hint.as_deref()),
-        Refusal::Unclear(words) => denied(target, DenyReason::Malformed, Some(words)),
-        Refusal::Busy => denied(target, DenyReason::Limit, Some(BUSY)),
+        Refusal::Denied(denial) => denied(target, denial.reason, hint),
+        Refusal::Unclear(_) => denied(target, DenyReason::Malformed, hint),
+        Refusal::Busy => denied(target, DenyReason::Limit, hint),
     };
     let mut body = body.unwrap_or_default();
     body.push(b'\n');
@@ -133,6 +134,7 @@ fn json(refused: &Refused) -> Vec<u8> {
 
 fn denied(target: Shown, reason: DenyReason, hint: Option<&str>) -> serde_json::Result<Vec<u8>> {
     let retry_useful = reason == DenyReason::Limit;
+    let why = is_about_the_list(reason).then(|| target.why()).flatten();
     let Shown { host, port } = target;
     serde_json::to_vec(&DeniedBody {
         error: "egress_denied",
@@ -141,8 +143,21 @@ fn denied(target: Shown, reason: DenyReason, hint: Option<&str>) -> serde_json::
         port,
         reason,
         hint,
+        why,
         retry_useful,
     })
+}
+
+/// Whether the list decided it, so that asking again says more; what is found on the stream is not
+/// seen from outside.
+fn is_about_the_list(reason: DenyReason) -> bool {
+    matches!(
+        reason,
+        DenyReason::NotAllowed
+            | DenyReason::PortNotAllowed
+            | DenyReason::DeniedByRule
+            | DenyReason::AddressLiteral
+    )
 }
 
 #[derive(Serialize)]
@@ -153,6 +168,9 @@ struct DeniedBody<'a> {
     port: Option<u16>,
     reason: DenyReason,
     hint: Option<&'a str>,
+    /// Where the guest can read more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
     retry_useful: bool,
 }
 
@@ -194,11 +212,16 @@ impl Shown {
             port: target.port,
         }
     }
+
+    /// The page about it, if it can be asked for: what is no host could not.
+    fn why(&self) -> Option<String> {
+        let (host, port) = (self.host.as_deref()?, self.port?);
+        let destination = Destination::parse(host, port).ok()?;
+        Some(format!("http://{WINDOW}/why/{destination}"))
+    }
 }
 
 const LAYER: &str = "sandbox-egress";
-const BUSY: &str =
-    "as many connections as this sandbox may have are open; close some, then try again";
 const ALERT_RECORD: u8 = 21;
 const FATAL: u8 = 2;
 const ACCESS_DENIED: u8 = 49;
@@ -256,7 +279,8 @@ mod tests {
             body,
             concat!(
                 r#"{"error":"egress_denied","layer":"sandbox-egress","host":"gist.github.com","port":443,"#,
-                r#""reason":"not_allowed","hint":"add `gist.github.com`","retry_useful":false}"#,
+                r#""reason":"not_allowed","hint":"add `gist.github.com`","#,
+                r#""why":"http://egress.sandbox/why/gist.github.com:443","retry_useful":false}"#,
                 "\n",
             )
         );
@@ -300,6 +324,23 @@ mod tests {
         ] {
             let (head, _) = shown(&refused(refusal), LAST);
             assert!(head.starts_with(start), "{head}");
+        }
+    }
+
+    #[test]
+    fn a_denial_leads_to_the_page_about_it_where_there_is_one() {
+        for (reason, host, there_is) in [
+            (DenyReason::NotAllowed, "a.example", true),
+            (DenyReason::AddressLiteral, "2001:db8::7", true),
+            (DenyReason::NotTls, "a.example", false),
+            (DenyReason::Malformed, "a_ b", false),
+            (DenyReason::NotAllowed, "no host", false),
+        ] {
+            let mut refused = refused(Denial::new(reason));
+            refused.target = crate::authority::target(host, Some(443));
+            let (_, body) = shown(&refused, LAST);
+            let leads = body.contains("\"why\":\"http://egress.sandbox/why/");
+            assert_eq!(leads, there_is, "{body}");
         }
     }
 

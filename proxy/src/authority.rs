@@ -113,6 +113,20 @@ pub(crate) fn of_origin(
     Ok((named, path))
 }
 
+/// A host, and a port where one follows it, as a person would write them.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), String> {
+    // An IPv6 address needs no brackets where no port follows.
+    if let Ok(host) = Host::parse(text) {
+        return Ok((host, None));
+    }
+    let (host, port) = split(text).ok_or(BAD_AUTHORITY)?;
+    let host = Host::parse(host).map_err(|error| error.to_string())?;
+    Ok((host, port))
+}
+
 /// Text that names a host, for a report: as it was asked for, made printable.
 pub(crate) fn target(host: &str, port: Option<u16>) -> Target {
     match Host::parse(host) {

@@ -21,7 +21,7 @@ use self::{
     question::{Question, Unreadable},
     reply::{Reply, Said},
 };
-use crate::{proxy::Proxy, refusal::Failure, resolve::Records};
+use crate::{proxy::Proxy, refusal::Failure, resolve::Records, window};
 
 /// What becomes of a message.
 enum Step {
@@ -49,7 +49,9 @@ fn consider(message: &[u8], via: Transport, proxy: &Proxy) -> Step {
                 port: Some(PORT),
                 ..Target::default()
             };
-            proxy.account.deny_over(via, target, DenyReason::Malformed);
+            proxy
+                .account
+                .deny_over(via, target, DenyReason::Malformed, None);
             return match unreadable {
                 Unreadable::Answer(answer) => Step::Answer(answer),
                 Unreadable::Silence => Step::Silence,
@@ -74,6 +76,9 @@ fn judge(question: &Question, proxy: &Proxy) -> Result<NamePermit, Reply> {
         return Err(Reply::new(Said::NoSuchName));
     }
     let name = HostName::parse(&question.name());
+    if name.as_ref().is_ok_and(HostName::is_window) {
+        return Err(window(kind));
+    }
     let permit = name
         .as_ref()
         .ok()
@@ -99,6 +104,17 @@ fn judge(question: &Question, proxy: &Proxy) -> Result<NamePermit, Reply> {
         admitted.map_err(|denial| Reply::denied(Said::NoSuchName, denial))?;
     }
     Ok(permit)
+}
+
+/// Where the guest's own window is: at addresses that are redirected to it and that nobody has.
+fn window(kind: RecordType) -> Reply {
+    let (v4, v6) = window::ADDRESSES;
+    let mut data = vec![RData::A(rdata::A(v4)), RData::AAAA(rdata::AAAA(v6))];
+    data.retain(|data| data.record_type() == kind);
+    Reply::records(Records {
+        data,
+        ttl: WINDOW_STAYS,
+    })
 }
 
 /// What a connection to the name would be told: the hint is worth having here already.
@@ -195,11 +211,13 @@ fn count_and_write(reply: &Reply, question: &Question, via: Transport, proxy: &P
             address: None,
             port: Some(PORT),
         };
-        proxy.account.deny_over(via, target, reason);
+        proxy.account.deny_over(via, target, reason, reply.hint());
     }
     reply.write(question, via)
 }
 
+/// For how long a client may remember where the window is, in seconds.
+const WINDOW_STAYS: u32 = 60;
 /// Where DNS is spoken.
 const PORT: u16 = 53;
 /// What is resolved: addresses, and how to speak with who is there.
@@ -306,6 +324,23 @@ mod tests {
             let expected = denied("a.example", DenyReason::DnsTypeRefused);
             assert_eq!(denials, if counted { expected } else { vec![] }, "{kind}");
         }
+    }
+
+    #[test]
+    fn the_window_has_addresses_that_nobody_has_and_is_never_asked_for() {
+        let list = "egress.sandbox, *.egress.sandbox";
+        for (kind, expected) in [
+            (RecordType::A, "192.0.2.80"),
+            (RecordType::AAAA, "100::80"),
+            (RecordType::HTTPS, "NoError"),
+            (RecordType::TXT, "NoError"),
+        ] {
+            let (said, denials) = considered(list, "Egress.sandbox.", kind);
+            assert!(said.contains(expected), "{kind}: {said}");
+            assert_eq!(denials, [], "{kind}");
+        }
+        let (said, _) = considered(list, "x.egress.sandbox.", RecordType::A);
+        assert_eq!(said, "ask", "names below it are like any other");
     }
 
     #[test]

@@ -9,21 +9,26 @@ use crate::{
     answer,
     authority::{self, target_of},
     client::Client,
-    forward::{Forwarder, Judged, Judgement},
+    forward::{Course, Forwarder, Judged, Judgement},
     head::{Framing, Head},
     proxy::{Proxy, require},
     refusal::{Refusal, Refused},
     route::Route,
-    tunnel,
+    tunnel, window,
 };
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(mut client: Client, proxy: &Proxy) {
     // Boxed: an open tunnel must not hold the room for what led to it.
     if let Some(connect) = Box::pin(requests(&mut client, proxy)).await
-        && let Some((permit, upstream)) = Box::pin(establish(&mut client, connect, proxy)).await
+        && let Some(opened) = Box::pin(establish(&mut client, connect, proxy)).await
     {
-        tunnel::run(&mut client, upstream, &permit, proxy).await;
+        match opened {
+            Opened::FarEnd(permit, upstream) => {
+                tunnel::run(&mut client, upstream, &permit, proxy).await;
+            }
+            Opened::Window => Box::pin(tunnel::to_window(&mut client, proxy)).await,
+        }
     }
     client.finish().await;
 }
@@ -36,25 +41,31 @@ async fn requests(client: &mut Client, proxy: &Proxy) -> Option<Head> {
 
 fn judge(head: &Head, proxy: &Proxy) -> Judgement {
     if head.method == Method::CONNECT {
-        return Ok(None);
+        return Ok(Course::Back);
     }
     let asked = authority::of_absolute(head)?;
+    if window::is_at(&asked.destination) {
+        return Ok(Course::Window(asked.path));
+    }
     let permit = proxy.decide(&asked.destination);
     let permit = permit.and_then(|permit| require(&permit, StreamKind::Http).map(|()| permit));
     let permit = permit.map_err(|denial| Refused::new(target_of(&asked.destination), denial))?;
-    Ok(Some(Judged {
+    Ok(Course::Origin(Judged {
         permit,
         path: asked.path,
     }))
 }
 
+/// What a tunnel leads to.
+enum Opened {
+    FarEnd(Permit, TcpStream),
+    /// Some clients ask for a tunnel whatever they want.
+    Window,
+}
+
 /// Answers a `CONNECT`: with `200` only once the far end is connected, so that a client that reads
 /// it may rely on it.
-async fn establish(
-    client: &mut Client,
-    connect: Head,
-    proxy: &Proxy,
-) -> Option<(Permit, TcpStream)> {
+async fn establish(client: &mut Client, connect: Head, proxy: &Proxy) -> Option<Opened> {
     match open(&connect, proxy).await {
         Ok(opened) => client.send(ESTABLISHED).await.is_ok().then_some(opened),
         Err(refused) => {
@@ -67,7 +78,7 @@ async fn establish(
 }
 
 /// Decides on a `CONNECT` and connects to what it names.
-async fn open(head: &Head, proxy: &Proxy) -> Result<(Permit, TcpStream), Refused> {
+async fn open(head: &Head, proxy: &Proxy) -> Result<Opened, Refused> {
     let destination = authority::of_connect(head)?;
     let target = target_of(&destination);
     if head.framing != Framing::Empty {
@@ -76,6 +87,9 @@ async fn open(head: &Head, proxy: &Proxy) -> Result<(Permit, TcpStream), Refused
             refusal: Refusal::Unclear("CONNECT has no body".to_owned()),
         });
     }
+    if window::is_at(&destination) {
+        return Ok(Opened::Window);
+    }
     let permit = proxy
         .decide(&destination)
         .map_err(|denial| Refused::new(target.clone(), denial))?;
@@ -83,7 +97,7 @@ async fn open(head: &Head, proxy: &Proxy) -> Result<(Permit, TcpStream), Refused
         .reach(&permit)
         .await
         .map_err(|refusal| Refused { target, refusal })?;
-    Ok((permit, upstream))
+    Ok(Opened::FarEnd(permit, upstream))
 }
 
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";

@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use policy::{Denial, DenyReason, HostName};
@@ -20,16 +20,42 @@ struct Used {
     names: usize,
 }
 
+/// Whether a name that may be used was used before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Known,
+    New,
+}
+
 impl FanOut {
     /// Lets `name` be used below `domain`: again, or as one of the first [`CEILING`].
     pub(crate) fn admit(&self, domain: &str, name: &HostName) -> Result<(), Denial> {
-        let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Used { below, names } = &mut *used;
-        let seen = below.get(domain);
-        if seen.is_some_and(|seen| seen.contains(name)) {
-            return Ok(());
+        let mut used = self.used();
+        if used.check(domain, name)? == Standing::New {
+            let names = used.below.entry(domain.into()).or_default();
+            names.insert(name.clone());
+            used.names += 1;
         }
-        if seen.map_or(0, HashSet::len) >= CEILING || *names >= CEILING_OF_ALL {
+        Ok(())
+    }
+
+    /// Whether [`FanOut::admit`] would let `name` be used.
+    pub(crate) fn check(&self, domain: &str, name: &HostName) -> Result<(), Denial> {
+        self.used().check(domain, name).map(drop)
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Used {
+    fn check(&self, domain: &str, name: &HostName) -> Result<Standing, Denial> {
+        let seen = self.below.get(domain);
+        if seen.is_some_and(|seen| seen.contains(name)) {
+            return Ok(Standing::Known);
+        }
+        if seen.map_or(0, HashSet::len) >= CEILING || self.names >= CEILING_OF_ALL {
             let hint = format!(
                 "{CEILING} names below `{domain}` were used in this run, or {CEILING_OF_ALL} \
                  below all wildcards; add `{name}` itself"
@@ -40,9 +66,7 @@ impl FanOut {
                 ..Denial::new(DenyReason::Limit)
             });
         }
-        below.entry(domain.into()).or_default().insert(name.clone());
-        *names += 1;
-        Ok(())
+        Ok(Standing::New)
     }
 }
 
@@ -71,6 +95,23 @@ mod tests {
         assert!(denial.hint.unwrap().contains("`n512.a.example`"));
         assert_eq!(used.admit("a.example", &name(0, "a.example")), Ok(()));
         assert_eq!(used.admit("b.example", &name(0, "b.example")), Ok(()));
+    }
+
+    #[test]
+    fn a_check_says_what_would_be_admitted_and_admits_nothing() {
+        let used = FanOut::default();
+        for label in 0..2 * CEILING {
+            assert_eq!(used.check("a.example", &name(label, "a.example")), Ok(()));
+        }
+        for label in 0..CEILING {
+            assert_eq!(used.admit("a.example", &name(label, "a.example")), Ok(()));
+        }
+        assert_eq!(used.check("a.example", &name(0, "a.example")), Ok(()));
+        let checked = used.check("a.example", &name(CEILING, "a.example"));
+        assert_eq!(
+            checked,
+            used.admit("a.example", &name(CEILING, "a.example"))
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::{
     relay,
     route::{NoRoute, Route},
     upload::Upload,
+    window,
 };
 
 /// A request that was let through.
@@ -30,8 +31,19 @@ pub(crate) struct Judged {
     pub(crate) path: PathAndQuery,
 }
 
-/// What is decided on a request. `None`: it is no request to forward.
-pub(crate) type Judgement = Result<Option<Judged>, Refused>;
+/// Where a request goes that was not refused.
+#[derive(Debug)]
+pub(crate) enum Course {
+    /// To its origin.
+    Origin(Judged),
+    /// To the guest's own window, for this page.
+    Window(PathAndQuery),
+    /// Back to whoever has the connection served: it is no request to forward.
+    Back,
+}
+
+/// What is decided on a request.
+pub(crate) type Judgement = Result<Course, Refused>;
 
 /// Forwards requests, one after the other.
 pub(crate) struct Forwarder<'p> {
@@ -72,11 +84,17 @@ impl<'p> Forwarder<'p> {
             let head = self.next(client, patience).await?;
             let requester = Requester::of(&head);
             let outcome = match judge(&head) {
-                Ok(Some(judged)) => {
+                Ok(Course::Origin(judged)) => {
                     // Boxed: a connection that becomes a tunnel must not hold the room for this.
                     Box::pin(self.forward(client, &head, &judged, requester)).await
                 }
-                Ok(None) => return Some(head),
+                Ok(Course::Window(path)) => {
+                    let manner = manner(&head, requester);
+                    let page = window::answer(&head, &path, manner, self.proxy);
+                    let sent = client.send(&page).await;
+                    sent.map(|()| manner.after).map_err(|_| Stop::Gone)
+                }
+                Ok(Course::Back) => return Some(head),
                 Err(refused) => Err(Stop::Refused(refused)),
             };
             let after = match outcome {
@@ -218,21 +236,13 @@ impl<'p> Forwarder<'p> {
                 }
             }
         };
-        // A body that nobody wants is not read, so that no next request could be found behind it.
-        let after = if head.framing == Framing::Empty {
-            requester.after()
+        let manner = manner(head, requester);
+        let sent = client.send(&answer::http(&refused, manner)).await;
+        if sent.is_ok() {
+            manner.after
         } else {
             After::Close
-        };
-        let body = if requester.is_head() {
-            Body::Withheld
-        } else {
-            Body::Sent
-        };
-        let sent = client
-            .send(&answer::http(&refused, Manner { body, after }))
-            .await;
-        if sent.is_ok() { after } else { After::Close }
+        }
     }
 }
 
@@ -273,6 +283,22 @@ impl Judged {
             refusal,
         })
     }
+}
+
+/// How a request is answered that nobody else has seen.
+fn manner(head: &Head, requester: Requester) -> Manner {
+    // A body that nobody wants is not read, so that no next request could be found behind it.
+    let after = if head.framing == Framing::Empty {
+        requester.after()
+    } else {
+        After::Close
+    };
+    let body = if requester.is_head() {
+        Body::Withheld
+    } else {
+        Body::Sent
+    };
+    Manner { body, after }
 }
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";

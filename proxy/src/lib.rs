@@ -30,6 +30,7 @@ mod incoming;
 mod openings;
 mod outgoing;
 mod proxy;
+mod recent;
 mod redirect;
 mod refusal;
 mod relay;
@@ -43,6 +44,7 @@ mod startup;
 mod tunnel;
 mod upload;
 mod upstream;
+mod window;
 
 pub use control::{Link, LinkError, Listener};
 pub use reporter::ReportError;

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
 use policy::{
     Decision, Denial, DenyReason, Destination, Host, HostName, Permit, Policy, StreamKind,
 };
+use report::Transport;
 use tokio::{net::TcpStream, time::timeout};
 
 use crate::{
@@ -38,6 +39,19 @@ impl Proxy {
             Decision::Allow(permit) => {
                 if let (Some(domain), Host::Name(name)) = (permit.below(), &destination.host) {
                     self.fan_out.admit(domain, name)?;
+                }
+                Ok(permit)
+            }
+            Decision::Deny(denial) => Err(denial),
+        }
+    }
+
+    /// What [`Proxy::decide`] would say, for somebody who only wants to know: nothing is used up.
+    pub(crate) fn why(&self, destination: &Destination) -> Result<Permit, Denial> {
+        match self.policy.decide(destination) {
+            Decision::Allow(permit) => {
+                if let (Some(domain), Host::Name(name)) = (permit.below(), &destination.host) {
+                    self.fan_out.check(domain, name)?;
                 }
                 Ok(permit)
             }
@@ -94,7 +108,8 @@ impl Proxy {
     pub(crate) fn record(&self, refused: &Refused) {
         let target = refused.target.clone();
         if let Some(reason) = refused.refusal.reason() {
-            return self.account.deny(target, reason);
+            let hint = refused.refusal.hint();
+            return self.account.deny_over(Transport::Tcp, target, reason, hint);
         }
         self.account.allow(target.clone());
         self.account.fail(target);

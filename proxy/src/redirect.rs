@@ -12,14 +12,14 @@ use crate::{
     authority::{self, target_of},
     client::{Client, SPEAK_FIRST},
     client_hello::{self, HelloError},
-    forward::{Forwarder, Judged, Judgement},
+    forward::{Course, Forwarder, Judged, Judgement},
     head::Head,
     proxy::{Proxy, by_address, other_kind, require},
     refusal::Refused,
     relay,
     route::Route,
     spoken::Spoken,
-    tunnel,
+    tunnel, window,
 };
 
 /// Serves one connection, which the guest meant for `dialled`, to its end.
@@ -76,6 +76,9 @@ async fn requests(client: &mut Client, dialled: SocketAddr, proxy: &Proxy) {
 /// Decides on a request by its Host.
 fn judge(head: &Head, dialled: SocketAddr, proxy: &Proxy) -> Judgement {
     let (named, path) = authority::of_origin(head, dialled.port())?;
+    if named.as_ref().is_some_and(window::is_at) && dialled.port() == window::PORT {
+        return Ok(Course::Window(path));
+    }
     let permit = match &named {
         None => proxy.decide_redirected(None, dialled),
         Some(asked) if asked.port != dialled.port() => Err(other_than(asked, dialled)),
@@ -89,7 +92,7 @@ fn judge(head: &Head, dialled: SocketAddr, proxy: &Proxy) -> Judgement {
     let asked = named.unwrap_or_else(|| by_address(dialled));
     let refused = |denial| Refused::new(target_of(&asked), denial);
     let permit = permit.and_then(|permit| require(&permit, StreamKind::Http).map(|()| permit));
-    Ok(Some(Judged {
+    Ok(Course::Origin(Judged {
         permit: permit.map_err(refused)?,
         path,
     }))

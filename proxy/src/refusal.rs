@@ -72,6 +72,16 @@ impl Refusal {
             Self::Failed(_) => None,
         }
     }
+
+    /// What a client is told that would change it, or what is wrong with what it said.
+    pub(crate) fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Denied(denial) => denial.hint.as_deref(),
+            Self::Unclear(words) => Some(words),
+            Self::Busy => Some(BUSY),
+            Self::Failed(_) => None,
+        }
+    }
 }
 
 impl From<Denial> for Refusal {
@@ -117,6 +127,9 @@ impl Failure {
         }
     }
 }
+
+const BUSY: &str =
+    "as many connections as this sandbox may have are open; close some, then try again";
 
 #[cfg(test)]
 mod tests {

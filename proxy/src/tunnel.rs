@@ -13,13 +13,14 @@ use crate::{
     client::{Client, SPEAK_FIRST},
     client_hello::{self, HelloError, ServerName},
     exchange::Exchange,
-    forward::{Forwarder, Judged},
+    forward::{Course, Forwarder, Judged, Judgement},
     head::Head,
     proxy::{Proxy, other_kind, require},
     refusal::Refused,
     relay,
     route::Route,
     spoken::Spoken,
+    window,
 };
 
 /// What was seen at the start of a tunnel, and fits.
@@ -149,11 +150,24 @@ fn check_name(name: &ServerName, permit: &Permit, proxy: &Proxy) -> Result<(), R
 async fn requests(client: &mut Client, mut forwarder: Forwarder<'_>, permit: &Permit) {
     let judge = |head: &Head| {
         let path = authority::within_tunnel(head, permit.destination())?;
-        Ok(Some(Judged {
+        Ok(Course::Origin(Judged {
             permit: permit.clone(),
             path,
         }))
     };
+    forwarder.serve(client, judge).await;
+}
+
+/// Serves a tunnel that was opened for the guest's own window.
+pub(crate) async fn to_window(client: &mut Client, proxy: &Proxy) {
+    let opened = Destination {
+        host: Host::Name(HostName::window()),
+        port: window::PORT,
+    };
+    let judge =
+        |head: &Head| -> Judgement { authority::within_tunnel(head, &opened).map(Course::Window) };
+    let route = Route::to_origins(proxy);
+    let mut forwarder = Forwarder::new(proxy, route, target_of(&opened));
     forwarder.serve(client, judge).await;
 }
 

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::host::{Destination, HostError};
+use crate::host::{Destination, Host, HostError};
 use crate::reason::DenyReason;
 use crate::rule::RuleId;
 use crate::rules::Rules;
-use crate::stream::StreamKinds;
+use crate::stream::{StreamKind, StreamKinds};
 
 /// What [`crate::Policy::decide`] answers.
 #[derive(Debug, Clone)]
@@ -61,6 +61,26 @@ impl Permit {
     #[must_use]
     pub fn below(&self) -> Option<&str> {
         self.rules.wildcard(self.rule)
+    }
+
+    /// What is checked once the connection is there, which nobody can foretell from the list: one
+    /// phrase, for people.
+    #[must_use]
+    pub fn terms(&self) -> &'static str {
+        match self.destination.host {
+            Host::Address(_) => "no name is checked: the entry is for the address",
+            Host::Name(_) if self.kinds.is_opaque() => {
+                "whatever is sent; refused if it resolves to special addresses that no entry names"
+            }
+            Host::Name(_) if self.kinds.contains(StreamKind::Tls) => {
+                "for TLS to this name; refused if it resolves to special addresses that no entry \
+                 names"
+            }
+            Host::Name(_) => {
+                "for HTTP to this name; refused if it resolves to special addresses that no entry \
+                 names"
+            }
+        }
     }
 
     /// What may be seen on the stream, any of which will do; never empty.

@@ -34,6 +34,7 @@ mod stream;
 mod target;
 mod verdict;
 mod warning;
+mod window;
 
 pub use decision::{Decision, Denial, Permit};
 pub use digest::Digest;
@@ -51,3 +52,4 @@ pub use reason::{DenyReason, UnknownReason};
 pub use special::AddressClass;
 pub use stream::{StreamKind, StreamKinds};
 pub use warning::{Futility, Warning};
+pub use window::WINDOW;

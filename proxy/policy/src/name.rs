@@ -30,6 +30,11 @@ impl HostName {
         Ok(Self(Arc::from(name)))
     }
 
+    /// A name that is known to be in its canonical spelling.
+    pub(crate) fn canonical(name: &'static str) -> Self {
+        Self(Arc::from(name))
+    }
+
     /// The canonical spelling.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -23,7 +23,7 @@ use crate::similar::Similar;
 use crate::stream::StreamKind;
 use crate::verdict::{Outcome, Verdict};
 use crate::warning::{self, Warning};
-use crate::{grammar, guard, hint, list, naming, net};
+use crate::{grammar, guard, hint, list, naming, net, window};
 
 /// Which destinations are allowed.
 ///
@@ -80,6 +80,9 @@ impl Policy {
     /// A deny wins over every allow. It takes a hash lookup for each label of the name, whatever
     /// the number of entries, and a permit allocates nothing.
     pub fn decide(&self, to: &Destination) -> Decision {
+        if to.host.is_window() {
+            return Decision::Deny(window::denial());
+        }
         let rules = &self.rules;
         match Verdict::of(rules.covering(&to.host), to.port).outcome() {
             Outcome::Allowed(rule, kinds) => {
@@ -96,6 +99,9 @@ impl Policy {
     /// Like [`Policy::decide`] it takes a hash lookup for each label, whatever the number of entries.
     #[must_use]
     pub fn decide_name(&self, name: &HostName) -> Option<NamePermit> {
+        if name.is_window() {
+            return None;
+        }
         naming::decide(&self.rules, name)
     }
 
@@ -167,7 +173,12 @@ impl Policy {
     /// same policy.
     #[must_use]
     pub fn entries(&self) -> Vec<String> {
-        self.rules.text().lines().map(str::to_owned).collect()
+        self.spellings().map(str::to_owned).collect()
+    }
+
+    /// [`Policy::entries`], one by one.
+    pub fn spellings(&self) -> impl Iterator<Item = &str> {
+        self.rules.text().lines()
     }
 
     /// What is odd about the list, in the order of the entries.

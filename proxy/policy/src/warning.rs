@@ -11,6 +11,7 @@ use crate::name::HostName;
 use crate::rule::{Rule, RuleId, Scope};
 use crate::rules::Rules;
 use crate::special::AddressClass;
+use crate::window::WINDOW;
 
 /// Something odd about a list, worth a line on stderr. `Display` is one sentence; the entries are
 /// in their canonical spelling.
@@ -54,6 +55,8 @@ pub enum Futility {
     NoRoom,
     /// No connection can be made to such an address.
     NotAHost,
+    /// The name is [`crate::WINDOW`], which is no destination.
+    Window,
 }
 
 impl fmt::Display for Warning {
@@ -81,6 +84,7 @@ impl fmt::Display for Futility {
             }
             Self::NoRoom => "the name leaves no room for a label before it",
             Self::NotAHost => "no connection can be made to such an address",
+            Self::Window => "the sandbox itself answers under this name, always and at port 80",
         })
     }
 }
@@ -158,6 +162,7 @@ fn futility(rules: &Rules, id: RuleId, rule: &Rule) -> Option<Futility> {
         Scope::Net => rule.range.filter(is_no_host).map(|_| Futility::NotAHost),
         // A label and a dot.
         Scope::Below(length) if usize::from(length) + 2 > HostName::MAX => Some(Futility::NoRoom),
+        Scope::Exact(_) if name == WINDOW => Some(Futility::Window),
         Scope::Exact(_) | Scope::Below(_) if top == "invalid" => Some(Futility::NeverResolves),
         Scope::Exact(_) | Scope::Below(_) if top == "localhost" && rule.range.is_none() => {
             Some(Futility::Loopback)
@@ -262,6 +267,7 @@ mod tests {
             ("255.255.255.255", "no connection can be made"),
             ("ff02::/16", "no connection can be made"),
             (long.as_str(), "leaves no room"),
+            ("egress.sandbox:8080", "the sandbox itself answers"),
         ] {
             let told = warnings(&format!("{entry},example.com"));
             assert_eq!(told.len(), 1, "{entry}: {told:?}");

@@ -76,6 +76,14 @@ impl Reply {
         }
     }
 
+    /// What would change it, where something would.
+    pub(super) fn hint(&self) -> Option<&str> {
+        match &self.why {
+            Some(Why::Denied(denial)) => denial.hint.as_deref(),
+            Some(Why::Failed(_)) | None => None,
+        }
+    }
+
     /// The answer as bytes. What does not fit a datagram is left for TCP (RFC 2181 section 9).
     pub(super) fn write(&self, question: &Question, via: Transport) -> Vec<u8> {
         let message = self.message(question);

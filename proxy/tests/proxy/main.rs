@@ -24,3 +24,5 @@ mod reports;
 mod startup;
 #[cfg(test)]
 mod tls;
+#[cfg(test)]
+mod window;
