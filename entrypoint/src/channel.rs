@@ -1,28 +1,41 @@
-//! The report channel to the host: connected once, before any other process exists.
+//! The report channel to the host: connected before any other process exists, and taken up again by
+//! this process should the collector be killed and another go on in its place.
 
-use std::{
-    fs, io,
-    io::{Read as _, Write as _},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+mod greeting;
+mod link;
 
-use report::{Body, FrameReader, Hello, HostMessage, MAX_FRAME, PROTOCOL, Printable};
-use tokio::io::Interest;
+use std::{path::PathBuf, time::Duration};
+
+use report::{Body, Hello, MAX_FRAME, PROTOCOL, Printable, Resume, encode};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
     config::{Allowlist, Report},
     failure::Failure,
     outbox::Outbox,
 };
+use greeting::{PATIENCE, greet};
+use link::Link;
 
-/// A channel that the collector has welcomed.
+/// A channel that a collector has welcomed once.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    stream: tokio::net::UnixStream,
-    reader: FrameReader,
+    socket: PathBuf,
+    /// What another collector is told.
+    resume: Vec<u8>,
+    state: State,
+    /// Attempts to come back since there was a connection.
+    attempts: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Connected and welcomed.
+    Up(Link),
+    /// Connected to another collector, which should welcome us by then.
+    Returning(Link, Instant),
+    /// Without a connection. The next attempt is due then.
+    Away(Instant),
 }
 
 impl Channel {
@@ -47,7 +60,7 @@ impl Channel {
         };
         outbox.push(Body::Hello(hello));
         match greet(&allowlist.socket, outbox) {
-            Ok(channel) => Ok(Some(channel)),
+            Ok((link, token)) => Ok(Some(Self::up(allowlist.socket.clone(), link, token))),
             Err(_) if allowlist.report == Report::BestEffort => Ok(None),
             Err(error) => Err(Failure::setup(
                 "open the report channel",
@@ -57,223 +70,253 @@ impl Channel {
         }
     }
 
-    /// Moves bytes in whichever direction is ready, and takes note of acknowledgements.
-    ///
-    /// # Errors
-    /// When the collector is gone. The run goes on without it; that its account then ends without a
-    /// bye is how the host knows.
-    pub(crate) async fn pump(&mut self, outbox: &mut Outbox) -> io::Result<()> {
-        let interest = match outbox.next_bytes() {
-            Some(_) => Interest::READABLE | Interest::WRITABLE,
-            None => Interest::READABLE,
+    fn up(socket: PathBuf, link: Link, resume_token: String) -> Self {
+        let resume = Resume {
+            protocol: PROTOCOL,
+            resume_token,
         };
-        let ready = self.stream.ready(interest).await?;
-        if ready.is_readable() {
-            self.read(outbox)?;
+        Self {
+            socket,
+            // A token that no line can hold comes from no collector of ours.
+            resume: encode(&resume, MAX_FRAME).unwrap_or_default(),
+            state: State::Up(link),
+            attempts: 0,
         }
-        if ready.is_writable() {
-            self.write(outbox)?;
-        }
-        Ok(())
     }
 
-    fn write(&self, outbox: &mut Outbox) -> io::Result<()> {
-        while let Some(bytes) = outbox.next_bytes() {
-            match self.stream.try_write(bytes) {
-                Ok(count) => outbox.advance(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn read(&mut self, outbox: &mut Outbox) -> io::Result<()> {
-        let mut buffer = [0; 4096];
-        match self.stream.try_read(&mut buffer) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => self.reader.push(buffer.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return Err(error),
-        }
-        while let Some(line) = self.reader.next_line().map_err(io::Error::other)? {
-            match serde_json::from_slice(line) {
-                Ok(HostMessage::Ack { seq }) => outbox.acknowledge(seq),
-                Ok(HostMessage::Welcome(_) | HostMessage::Unknown) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Connects and exchanges hello and welcome, blocking: nothing else may happen meanwhile.
-fn greet(socket: &Path, outbox: &mut Outbox) -> io::Result<Channel> {
-    close_parent_to_guest(socket)?;
-    let mut stream = UnixStream::connect(socket)?;
-    let deadline = Instant::now() + PATIENCE;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    while let Some(bytes) = outbox.next_bytes() {
-        stream.write_all(bytes)?;
-        let count = bytes.len();
-        outbox.advance(count);
-    }
-    let mut reader = FrameReader::new(MAX_FRAME);
-    let mut buffer = [0; 4096];
-    loop {
-        if let Some(line) = reader.next_line().map_err(io::Error::other)? {
-            match serde_json::from_slice(line)? {
-                HostMessage::Welcome(welcome) if welcome.protocol == PROTOCOL => break,
-                HostMessage::Welcome(welcome) => {
-                    let other = welcome.protocol;
-                    return Err(io::Error::other(format!(
-                        "the collector speaks protocol {other}"
-                    )));
+    /// Does the next thing that there is to do, however long that may be in coming: moves bytes, or,
+    /// where the collector is gone, looks whether there is another. The run goes on all the while;
+    /// an account that ends without a bye is how the host knows that there was none.
+    ///
+    /// Cancelled, it has done nothing.
+    pub(crate) async fn pump(&mut self, outbox: &mut Outbox) {
+        match &mut self.state {
+            State::Up(link) => {
+                if link.converse(outbox).await.is_err() {
+                    self.retreat();
                 }
-                HostMessage::Ack { .. } | HostMessage::Unknown => continue,
+            }
+            State::Returning(link, until) => match timeout_at(*until, link.welcome()).await {
+                Ok(Ok(stored)) => self.arrive(stored, outbox),
+                Ok(Err(_)) | Err(_) => self.retreat(),
+            },
+            State::Away(at) => {
+                sleep_until(*at).await;
+                self.come_back();
             }
         }
-        let left = deadline
-            .saturating_duration_since(Instant::now())
-            .max(Duration::from_millis(1));
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err(io::Error::other("the collector did not welcome this run")),
-            Ok(count) => reader.push(buffer.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::Error::other("no welcome within 5 s"));
-            }
-            Err(error) => return Err(error),
+    }
+
+    /// Whether somebody is listening.
+    pub(crate) const fn is_up(&self) -> bool {
+        matches!(self.state, State::Up(_))
+    }
+
+    /// Looks for another collector at once, since there will be no later.
+    pub(crate) fn hurry(&mut self) {
+        if let State::Away(at) = &mut self.state {
+            (*at, self.attempts) = (Instant::now(), 0);
         }
     }
-    stream.set_nonblocking(true)?;
-    Ok(Channel {
-        stream: tokio::net::UnixStream::from_std(stream)?,
-        reader,
-    })
+
+    fn come_back(&mut self) {
+        match Link::connect(&self.socket, &self.resume) {
+            Ok(link) => self.state = State::Returning(link, Instant::now() + PATIENCE),
+            Err(_) => self.retreat(),
+        }
+    }
+
+    fn arrive(&mut self, stored: u64, outbox: &mut Outbox) {
+        let away = State::Away(Instant::now());
+        if let State::Returning(link, _) = std::mem::replace(&mut self.state, away) {
+            outbox.resume(stored);
+            (self.state, self.attempts) = (State::Up(link), 0);
+        }
+    }
+
+    fn retreat(&mut self) {
+        self.state = State::Away(Instant::now() + pause(self.attempts));
+        self.attempts = self.attempts.saturating_add(1);
+    }
 }
 
-/// The directory above the mounted one is what keeps the guest from the socket: root's, 0700.
-fn close_parent_to_guest(socket: &Path) -> io::Result<()> {
-    let Some(parent) = socket.parent().and_then(Path::parent) else {
-        return Err(io::Error::other("the socket has no directory of its own"));
-    };
-    let parent: PathBuf = parent.into();
-    let metadata = fs::symlink_metadata(&parent)?;
-    if !metadata.is_dir() || metadata.uid() != 0 {
-        return Err(io::Error::other(format!(
-            "{} is not a directory of root's",
-            parent.display()
-        )));
-    }
-    if metadata.mode() & 0o077 != 0 {
-        fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))?;
-    }
-    Ok(())
+/// Doubles from 50 ms up to 2 s: a collector may be started again in an hour, and is found soon then,
+/// at the cost of one system call every other second until it is.
+fn pause(attempts: u32) -> Duration {
+    let factor = 1_u32.checked_shl(attempts).unwrap_or(u32::MAX);
+    Duration::from_millis(50)
+        .saturating_mul(factor)
+        .min(Duration::from_secs(2))
 }
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::{
+        fs,
+        io::{BufRead as _, BufReader, Write as _},
+        os::unix::net::{UnixListener, UnixStream},
+    };
 
-    use report::{RunClock, Welcome, encode};
+    use report::{FrameReader, HostMessage, Message, RunClock, Welcome};
 
     use super::*;
 
-    fn directory() -> PathBuf {
-        let name = format!(
-            "channel-{}-{:?}",
-            std::process::id(),
-            std::thread::current().id()
-        );
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(path.join("host")).unwrap();
-        path
+    /// A channel that is up, the collector's end of it, and where another collector would listen.
+    fn channel(place: &str) -> (Channel, UnixStream, PathBuf) {
+        let dir = std::env::temp_dir().join(format!("returning-{}-{place}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let socket = dir.join("report.sock");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let link = Link::new(ours, FrameReader::new(MAX_FRAME)).unwrap();
+        (
+            Channel::up(socket.clone(), link, "s3cret".into()),
+            theirs,
+            socket,
+        )
     }
 
-    /// A collector that answers the first message with `answer`.
-    fn greet_with(answer: Vec<u8>) -> io::Result<()> {
-        let parent = directory();
-        let socket = parent.join("host/report.sock");
-        let listener = UnixListener::bind(&socket).unwrap();
-        let collector = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut byte = [0];
-            while byte != *b"\n" {
-                stream.read_exact(&mut byte).unwrap();
-            }
-            stream.write_all(&answer).unwrap();
-        });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
+    fn outbox(messages: usize) -> Outbox {
+        let mut outbox = Outbox::new(RunClock::start());
+        for _ in 0..messages {
+            outbox.push_totals();
+        }
+        outbox
+    }
+
+    fn say(stream: &mut UnixStream, message: &HostMessage) {
+        stream
+            .write_all(&encode(message, MAX_FRAME).unwrap())
             .unwrap();
-        let mut outbox = Outbox::new(RunClock::start());
-        outbox.push_bye();
-        let result = runtime.block_on(async { greet(&socket, &mut outbox).map(drop) });
-        collector.join().unwrap();
-        assert_eq!(fs::metadata(&parent).unwrap().mode() & 0o777, 0o700);
-        fs::remove_dir_all(parent).unwrap();
-        result
     }
 
-    fn welcome(protocol: u32) -> Vec<u8> {
-        let welcome = Welcome {
+    fn welcome(protocol: u32, stored: u64) -> HostMessage {
+        HostMessage::Welcome(Welcome {
             protocol,
-            resume_token: String::new(),
-        };
-        encode(&HostMessage::Welcome(welcome), MAX_FRAME).unwrap()
+            resume_token: "s3cret".into(),
+            stored,
+        })
     }
 
-    #[test]
-    fn only_a_welcome_of_our_protocol_opens_the_channel() {
-        assert!(greet_with(welcome(PROTOCOL)).is_ok());
-        assert!(greet_with(welcome(PROTOCOL + 1)).is_err());
-        assert!(greet_with(Vec::new()).is_err());
-        assert!(greet_with(b"rubbish\n".to_vec()).is_err());
+    async fn pump_until(
+        channel: &mut Channel,
+        outbox: &mut Outbox,
+        mut done: impl FnMut(&Channel, &Outbox) -> bool,
+    ) {
+        while !done(channel, outbox) {
+            channel.pump(outbox).await;
+        }
     }
 
-    #[test]
-    fn an_unknown_message_before_the_welcome_is_passed_over() {
-        let mut answer = b"{\"type\":\"news\"}\n".to_vec();
-        answer.extend(welcome(PROTOCOL));
-        assert!(greet_with(answer).is_ok());
-    }
+    #[tokio::test(start_paused = true)]
+    async fn what_the_next_collector_lacks_is_sent_to_it() {
+        let (mut channel, theirs, socket) = channel("lacks");
+        let mut outbox = outbox(3);
+        pump_until(&mut channel, &mut outbox, |_, outbox| {
+            outbox.next_bytes().is_none()
+        })
+        .await;
+        drop(theirs);
+        pump_until(&mut channel, &mut outbox, |channel, _| !channel.is_up()).await;
+        outbox.push_totals();
 
-    #[test]
-    fn a_directory_of_somebody_else_is_refused() {
-        let parent = directory();
-        std::os::unix::fs::chown(&parent, Some(4242), None).unwrap();
-        let refused = close_parent_to_guest(&parent.join("host/report.sock"));
-        assert!(
-            refused
-                .unwrap_err()
-                .to_string()
-                .contains("not a directory of root's")
+        let listener = UnixListener::bind(&socket).unwrap();
+        pump_until(&mut channel, &mut outbox, |channel, _| {
+            matches!(channel.state, State::Returning(..))
+        })
+        .await;
+        let (mut stream, _) = listener.accept().unwrap();
+        say(&mut stream, &welcome(PROTOCOL, 2));
+        pump_until(&mut channel, &mut outbox, |channel, outbox| {
+            channel.is_up() && outbox.next_bytes().is_none()
+        })
+        .await;
+        say(&mut stream, &HostMessage::Ack { seq: 4 });
+        pump_until(&mut channel, &mut outbox, |_, outbox| outbox.is_settled()).await;
+
+        drop(channel);
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        assert_eq!(
+            lines.next().unwrap(),
+            r#"{"type":"resume","protocol":1,"resume_token":"s3cret"}"#
         );
-        fs::remove_dir_all(parent).unwrap();
+        let seqs: Vec<_> = lines
+            .map(|line| serde_json::from_str::<Message>(&line).unwrap().seq)
+            .collect();
+        assert_eq!(seqs, [3, 4]);
+        fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_does_not_welcome_us_is_left_and_another_is_looked_for() {
+        let (mut channel, theirs, socket) = channel("left");
+        let mut outbox = outbox(1);
+        drop(theirs);
+        let listener = UnixListener::bind(&socket).unwrap();
+        let answers: [&[u8]; 4] = [
+            b"",
+            b"rubbish\n",
+            &[b'x'; MAX_FRAME],
+            &encode(&welcome(PROTOCOL + 1, 0), MAX_FRAME).unwrap(),
+        ];
+        for answer in answers {
+            pump_until(&mut channel, &mut outbox, |channel, _| {
+                matches!(channel.state, State::Returning(..))
+            })
+            .await;
+            let (mut stream, _) = listener.accept().unwrap();
+            // It may have hung up before all of it was written.
+            let _ = stream.write_all(answer);
+            drop(stream);
+            pump_until(&mut channel, &mut outbox, |channel, _| {
+                matches!(channel.state, State::Away(_))
+            })
+            .await;
+        }
+        assert!(!outbox.is_settled());
+        fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_says_nothing_is_waited_for_no_longer_than_the_first() {
+        let (mut channel, theirs, socket) = channel("silent");
+        let mut outbox = outbox(1);
+        drop(theirs);
+        let _listener = UnixListener::bind(&socket).unwrap();
+        pump_until(&mut channel, &mut outbox, |channel, _| {
+            matches!(channel.state, State::Returning(..))
+        })
+        .await;
+        let start = Instant::now();
+        channel.pump(&mut outbox).await;
+        assert!(matches!(channel.state, State::Away(_)));
+        assert_eq!(start.elapsed().as_secs(), PATIENCE.as_secs());
+        fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_looked_for_ever_more_rarely_and_at_once_at_the_end() {
+        let (mut channel, theirs, socket) = channel("rarely");
+        let mut outbox = outbox(0);
+        drop(theirs);
+        channel.pump(&mut outbox).await;
+        let start = Instant::now();
+        for _ in 0..30 {
+            channel.pump(&mut outbox).await;
+        }
+        let passed = start.elapsed().as_secs();
+        assert!((40..60).contains(&passed), "{passed}");
+        channel.hurry();
+        let start = Instant::now();
+        channel.pump(&mut outbox).await;
+        assert_eq!(start.elapsed().as_millis(), 0);
+        fs::remove_dir_all(socket.parent().unwrap()).unwrap();
     }
 
     #[test]
-    fn a_link_in_its_place_is_refused() {
-        let parent = directory();
-        let link = parent.join("link");
-        std::os::unix::fs::symlink(parent.join("host"), &link).unwrap();
-        assert!(close_parent_to_guest(&link.join("x/report.sock")).is_err());
-        assert!(
-            close_parent_to_guest(&link.join("report.sock")).is_ok(),
-            "its parent is ours"
-        );
-        fs::remove_dir_all(parent).unwrap();
-    }
-
-    #[test]
-    fn a_socket_that_is_not_there_is_refused() {
-        let parent = directory();
-        let mut outbox = Outbox::new(RunClock::start());
-        assert!(greet(&parent.join("host/none.sock"), &mut outbox).is_err());
-        fs::remove_dir_all(parent).unwrap();
+    fn the_pause_has_a_bound() {
+        assert_eq!(pause(0).as_millis(), 50);
+        assert_eq!(pause(1).as_millis(), 100);
+        assert_eq!(pause(6).as_secs(), 2);
+        assert_eq!(pause(u32::MAX).as_secs(), 2);
     }
 }

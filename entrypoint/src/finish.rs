@@ -75,7 +75,13 @@ async fn say_goodbye(session: &mut Session, exit: Exit) {
 
 /// Waits until the host has stored everything, or can be waited for no longer.
 pub(crate) async fn settle(channel: &mut Channel, outbox: &mut Outbox) {
-    let all = async { while !outbox.is_settled() && channel.pump(outbox).await.is_ok() {} };
+    // A collector that was started again meanwhile finds the channel and gets the rest.
+    channel.hurry();
+    let all = async {
+        while !outbox.is_settled() {
+            channel.pump(outbox).await;
+        }
+    };
     // Either way the run is over; the host knows by the bye whether it has it.
     let _ = timeout(LAST_ACK, all).await;
 }

@@ -21,6 +21,8 @@ pub(crate) struct Outbox {
     /// How much of the next one is.
     offset: usize,
     window: usize,
+    /// The last that was ever written whole, on whatever connection.
+    last_written: u64,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,7 @@ impl Outbox {
             written: 0,
             offset: 0,
             window: 0,
+            last_written: 0,
         }
     }
 
@@ -148,11 +151,11 @@ impl Outbox {
     /// Takes note that `count` of them are written.
     pub(crate) fn advance(&mut self, count: usize) {
         self.offset += count;
-        if self
-            .unacknowledged
-            .get(self.written)
-            .is_some_and(|frame| self.offset >= frame.bytes.len())
-        {
+        let Some(frame) = self.unacknowledged.get(self.written) else {
+            return;
+        };
+        if self.offset >= frame.bytes.len() {
+            self.last_written = self.last_written.max(frame.seq);
             self.written += 1;
             self.offset = 0;
         }
@@ -161,17 +164,25 @@ impl Outbox {
     /// Forgets what the host has stored.
     pub(crate) fn acknowledge(&mut self, seq: u64) {
         // Only what was written can have been stored, whatever the peer claims.
-        while self.written > 0
-            && self
-                .unacknowledged
-                .front()
-                .is_some_and(|frame| frame.seq <= seq)
-        {
-            if let Some(frame) = self.unacknowledged.pop_front() {
-                self.window -= frame.bytes.len();
-                self.written -= 1;
-            }
+        while self.written > 0 && self.forget_first(seq) {
+            self.written -= 1;
         }
+    }
+
+    /// Starts anew on another connection, with the first message that the host has not stored.
+    pub(crate) fn resume(&mut self, stored: u64) {
+        (self.written, self.offset) = (0, 0);
+        while self.forget_first(stored.min(self.last_written)) {}
+    }
+
+    fn forget_first(&mut self, seq: u64) -> bool {
+        let first = self.unacknowledged.front().filter(|frame| frame.seq <= seq);
+        let Some(size) = first.map(|frame| frame.bytes.len()) else {
+            return false;
+        };
+        self.unacknowledged.pop_front();
+        self.window -= size;
+        true
     }
 
     /// Whether the host has stored everything.
@@ -274,6 +285,62 @@ mod tests {
         outbox.acknowledge(99);
         assert!(!outbox.is_settled());
         read_all(&mut outbox);
+        outbox.acknowledge(1);
+        assert!(outbox.is_settled());
+    }
+
+    #[test]
+    fn on_another_connection_everything_is_sent_that_the_host_has_not_stored() {
+        for stored in 0..=3 {
+            let mut outbox = outbox();
+            for host in 0..3 {
+                outbox.deny(denied(host));
+            }
+            outbox.flush();
+            read_all(&mut outbox);
+            outbox.resume(stored);
+            let seqs: Vec<_> = read_all(&mut outbox).iter().map(|m| m.seq).collect();
+            assert_eq!(seqs, (stored + 1..=3).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_message_that_was_cut_off_is_sent_whole_on_the_next_connection() {
+        let mut outbox = outbox();
+        outbox.push_totals();
+        outbox.push_totals();
+        let half = outbox.next_bytes().unwrap().len() / 2;
+        outbox.advance(half);
+        outbox.resume(0);
+        let seqs: Vec<_> = read_all(&mut outbox).iter().map(|m| m.seq).collect();
+        assert_eq!(seqs, [1, 2]);
+        outbox.acknowledge(2);
+        assert!(outbox.is_settled() && outbox.window == 0);
+    }
+
+    #[test]
+    fn a_host_that_claims_to_have_what_was_never_sent_gets_it() {
+        let mut outbox = outbox();
+        outbox.push_totals();
+        outbox.push_totals();
+        let first = outbox.next_bytes().unwrap().len();
+        outbox.advance(first);
+        outbox.resume(99);
+        let seqs: Vec<_> = read_all(&mut outbox).iter().map(|m| m.seq).collect();
+        assert_eq!(seqs, [2]);
+    }
+
+    #[test]
+    fn an_acknowledgement_does_not_take_a_message_out_of_the_middle_of_its_writing() {
+        let mut outbox = outbox();
+        outbox.push_totals();
+        read_all(&mut outbox);
+        outbox.resume(0);
+        outbox.advance(3);
+        // A host that stored it on the connection before may say so late.
+        outbox.acknowledge(1);
+        let rest = outbox.next_bytes().unwrap().len();
+        outbox.advance(rest);
         outbox.acknowledge(1);
         assert!(outbox.is_settled());
     }

@@ -33,7 +33,7 @@ enum Event {
     Signal(io::Result<Arrived>),
     Proxy(Happening),
     Packets(io::Result<Vec<RefusedPacket>>),
-    Channel(io::Result<()>),
+    Channel,
     FlushDue,
     Heartbeat,
 }
@@ -100,7 +100,7 @@ impl Session {
             signal = signals.next() => Event::Signal(signal),
             happening = proxy.next() => Event::Proxy(happening),
             packets = nflog.read() => Event::Packets(packets),
-            moved = pump(channel.as_mut(), &mut account.outbox) => Event::Channel(moved),
+            () = pump(channel.as_mut(), &mut account.outbox) => Event::Channel,
             () = due(*flush_at) => Event::FlushDue,
             _ = heartbeat.tick() => Event::Heartbeat,
         }
@@ -118,16 +118,15 @@ impl Session {
                 self.account.sample(packets?);
                 self.flush_at.get_or_insert_with(|| Instant::now() + GATHER);
             }
-            Event::Channel(Ok(())) => self.flush_if_due(),
-            // A collector that is gone costs the record its completeness, never the run.
-            Event::Channel(Err(_)) => self.channel = None,
+            Event::Channel => self.flush_if_due(),
             Event::FlushDue => self.flush(),
             Event::Heartbeat => self.beat(),
         }
         Ok(None)
     }
 
-    /// Turns counts into messages. Without a host they stay in the ledger, which is bounded.
+    /// Turns counts into messages. Without a host they stay in the ledger, which is bounded, and so
+    /// do those for which a host that is away leaves no room.
     fn flush(&mut self) {
         self.flush_at = None;
         if self.channel.is_some() {
@@ -143,7 +142,7 @@ impl Session {
     }
 
     fn beat(&mut self) {
-        if self.channel.is_some() {
+        if self.channel.as_ref().is_some_and(Channel::is_up) {
             self.account.outbox.push_totals();
         }
     }
@@ -160,7 +159,7 @@ fn handle_signal(signal: Arrived, guest: &Guest) -> Option<Ended> {
     }
 }
 
-async fn pump(channel: Option<&mut Channel>, outbox: &mut Outbox) -> io::Result<()> {
+async fn pump(channel: Option<&mut Channel>, outbox: &mut Outbox) {
     match channel {
         Some(channel) => channel.pump(outbox).await,
         None => std::future::pending().await,

@@ -145,6 +145,9 @@ pub struct ChannelRecord {
     /// Why the state is no better.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// How often the container came back to a collector that was started again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resumed: u64,
 }
 
 /// A hole in the account.
@@ -233,6 +236,14 @@ pub type ByReason = BTreeMap<String, u64>;
 )]
 const fn is_false(flag: &bool) -> bool {
     !*flag
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for a reference"
+)]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// What this crate writes into [`Session::v`].

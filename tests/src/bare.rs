@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use host_collector::channel::{Attendance, Channel};
+use host_collector::channel::{Attendance, Channel, Terms};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -53,7 +53,7 @@ impl Lab {
         self.internet.reset()?;
         let subnet = self.internet.subnet();
         let guest = Bare::create(&self.programs, &self.internet)?;
-        let channel = Channel::create(guest.directory.path(), None)?;
+        let channel = Channel::open(guest.directory.path(), Terms::random(None)?)?;
         let mut env = vec![];
         if case.network == Network::Allowlist {
             env.extend([

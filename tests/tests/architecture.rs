@@ -40,7 +40,11 @@ const CRATES: [(&str, &[&str]); 7] = [
     ),
     (
         "host-collector",
-        &["sandbox-egress-policy", "sandbox-egress-report"],
+        &[
+            "sandbox-egress-policy",
+            "sandbox-egress-procwatch",
+            "sandbox-egress-report",
+        ],
     ),
     // Tests stand outside and may look at everything.
     (

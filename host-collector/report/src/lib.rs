@@ -14,6 +14,7 @@ mod heaviest;
 mod ledger;
 pub mod link;
 mod message;
+mod opening;
 mod printable;
 mod reason;
 mod received;
@@ -34,6 +35,7 @@ pub use message::{
     Body, Bye, EndReason, Enforcement, Enforcing, Exit, Gap, GapKind, Hello, HostMessage, Ipv6,
     Message, PROTOCOL, ProbeResult, Welcome,
 };
+pub use opening::{Opening, Resume};
 pub use printable::Printable;
 pub use reason::Reason;
 pub use received::{MAX_DEPTH, Received, Report};

@@ -56,7 +56,9 @@ pub enum Body<R = DenyReason> {
 pub struct Hello {
     /// [`PROTOCOL`].
     pub protocol: u32,
-    /// The one-time secret that the collector gave to this run.
+    /// The one-time secret that the collector gave to this run; empty in a journal, which has no
+    /// secrets.
+    #[serde(default)]
     pub nonce: String,
     /// The entrypoint's version.
     pub version: Printable,
@@ -222,6 +224,9 @@ pub struct Welcome {
     pub protocol: u32,
     /// The secret with which this container may come back after the collector was restarted.
     pub resume_token: String,
+    /// The last stored sequence number: what a container that came back need not send again.
+    #[serde(default)]
+    pub stored: u64,
 }
 
 #[cfg(test)]

@@ -35,7 +35,11 @@ impl Report {
             return Err(FrameError::TooDeep { limit: MAX_DEPTH });
         }
         // Parsed once: two parsers might disagree about a key that stands there twice.
-        let value: Value = serde_json::from_slice(line)?;
+        Self::of(serde_json::from_slice(line)?)
+    }
+
+    /// The same of a line that is parsed already, and was not too deep.
+    pub(crate) fn of(value: Value) -> Result<Self, FrameError> {
         let message = Received::deserialize(&value)
             .or_else(|_| Envelope::deserialize(&value).map(Into::into))?;
         Ok(Self {

@@ -24,6 +24,8 @@ pub struct Reports {
     pub peer: PeerEnd,
     /// Why the collector hung up, if it did.
     pub fault: Option<Fault>,
+    /// How often the sender came back to a collector that was started again.
+    pub resumed: u64,
 }
 
 impl Attendance {
@@ -89,7 +91,7 @@ mod tests {
 
     fn attendance(reports: Option<Reports>, last: Option<Refusal>) -> Attendance {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::create(&dir.path().join("j"), 0).unwrap();
+        let journal = Journal::open(&dir.path().join("j"), 0).unwrap().0;
         Attendance {
             reports,
             refusals: Refusals { count: 1, last },
@@ -108,6 +110,7 @@ mod tests {
             account,
             peer: PeerEnd::Exited,
             fault,
+            resumed: 0,
         }
     }
 

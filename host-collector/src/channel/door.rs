@@ -27,15 +27,23 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// Makes `directory` with the listening socket in it.
+    /// Makes the listening socket in `directory`, which is made if it is not there. A socket that a
+    /// collector left behind when it was killed is replaced.
     ///
     /// The container's root has no `DAC_OVERRIDE`, so both are open to others; what keeps the guest
     /// out is the directory above the mount inside the container, and everybody else the one above
     /// it on the host.
     pub(crate) fn open(directory: &Path) -> io::Result<Self> {
-        DirBuilder::new().mode(0o711).create(directory)?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o711)
+            .create(directory)?;
         fs::set_permissions(directory, Permissions::from_mode(0o711))?;
         let socket = directory.join(SOCKET);
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         // By way of a descriptor, for the name of a socket is at most 107 bytes long (unix(7)).
         let opened = File::open(directory)?;
         let name = format!("/proc/self/fd/{}/{SOCKET}", opened.as_raw_fd());
@@ -101,12 +109,21 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_there_already_is_not_used() {
+    fn what_a_killed_collector_left_behind_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(
-            Door::open(dir.path()).unwrap_err().kind(),
-            io::ErrorKind::AlreadyExists
-        );
+        let channel = dir.path().join("channel");
+        std::mem::forget(Door::open(&channel).unwrap());
+        let door = Door::open(&channel).unwrap();
+        std::os::unix::net::UnixStream::connect(channel.join(SOCKET)).unwrap();
+        drop(door);
+        assert!(!channel.join(SOCKET).exists());
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(SOCKET)).unwrap();
+        assert!(Door::open(dir.path()).is_err());
     }
 
     #[test]

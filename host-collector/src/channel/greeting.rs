@@ -1,26 +1,35 @@
-//! Decides whether a peer is the container that was launched: one hello, judged before anything else.
+//! Decides whether a peer is the container that was launched: one line, judged before anything else.
 
 use std::{io, time::Duration};
 
-use report::{Body, FrameError, FrameReader, Hello, MAX_FRAME, PROTOCOL, Printable, Report};
+use procwatch::Identity;
+use report::{
+    Body, FrameError, FrameReader, Hello, MAX_FRAME, Opening, PROTOCOL, Printable, Report, Resume,
+};
 use tokio::net::UnixStream;
 
 use super::{peer::Peer, secret::Secret};
 
-/// What a hello must say.
+/// Whom the door is open for.
 #[derive(Debug)]
-pub(crate) struct Expected {
-    pub(crate) nonce: Secret,
-    pub(crate) policy_digest: Option<String>,
+pub(crate) enum Expected {
+    /// The container, before its guest exists.
+    Newcomer {
+        nonce: Secret,
+        policy_digest: Option<String>,
+    },
+    /// The container again, when its guest may be at work: so the secret alone is not enough.
+    Returner { token: Secret, process: Identity },
 }
 
-/// A peer whose hello is accepted. Only [`greet`] makes one.
+/// A peer whose first line is accepted. Only [`greet`] makes one.
 #[derive(Debug)]
 pub(crate) struct Greeted {
     pub(crate) stream: UnixStream,
     pub(crate) peer: Peer,
-    pub(crate) hello: Report,
-    /// Holds what came after the hello, if anything did.
+    /// The hello of a newcomer.
+    pub(crate) hello: Option<Report>,
+    /// Holds what came after the first line, if anything did.
     pub(crate) reader: FrameReader,
 }
 
@@ -60,21 +69,41 @@ pub enum Refusal {
         /// Ours.
         ours: String,
     },
+    /// It does not know what this run's container was told in its welcome.
+    #[error("it did not know the resume token of this run")]
+    Token,
+    /// It comes back where nobody has been, or introduces itself where somebody has.
+    #[error("it sent a {said} where only a {due} is due")]
+    NotDue {
+        /// What it said.
+        said: &'static str,
+        /// What it should have said.
+        due: &'static str,
+    },
+    /// It knows the secret and is another process than the one that was told.
+    #[error("it is not the process that was welcomed")]
+    Stranger,
     /// Its process could not be pinned.
     #[error("its process could not be pinned: {0}")]
     Unpinned(io::Error),
 }
 
-/// Reads the first message of a peer and judges it.
+/// Reads the first line of a peer and judges it.
 pub(crate) async fn greet(stream: UnixStream, expected: &Expected) -> Result<Greeted, Refusal> {
     let mut reader = FrameReader::new(MAX_FRAME);
-    let first = tokio::time::timeout(PATIENCE, first_message(&stream, &mut reader));
-    let hello = first.await.map_err(|_| Refusal::Silent)??;
-    let Body::Hello(said) = &hello.message.body else {
-        return Err(Refusal::NoHello);
-    };
-    judge(said, expected)?;
+    let first = tokio::time::timeout(PATIENCE, opening(&stream, &mut reader));
+    let opening = first.await.map_err(|_| Refusal::Silent)??;
+    judge_opening(&opening, expected)?;
     let peer = Peer::pin(&stream).map_err(Refusal::Unpinned)?;
+    if let Expected::Returner { process, .. } = expected
+        && peer.identity() != Some(*process)
+    {
+        return Err(Refusal::Stranger);
+    }
+    let hello = match opening {
+        Opening::Report(report) => Some(report),
+        Opening::Resume(_) => None,
+    };
     Ok(Greeted {
         stream,
         peer,
@@ -83,14 +112,41 @@ pub(crate) async fn greet(stream: UnixStream, expected: &Expected) -> Result<Gre
     })
 }
 
-fn judge(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
+fn judge_opening(opening: &Opening, expected: &Expected) -> Result<(), Refusal> {
+    match opening {
+        Opening::Report(report) => {
+            let Body::Hello(hello) = &report.message.body else {
+                return Err(Refusal::NoHello);
+            };
+            match expected {
+                Expected::Newcomer {
+                    nonce,
+                    policy_digest,
+                } => judge(hello, nonce, policy_digest.as_deref()),
+                Expected::Returner { .. } => Err(Refusal::NotDue {
+                    said: HELLO,
+                    due: RESUME,
+                }),
+            }
+        }
+        Opening::Resume(resume) => match expected {
+            Expected::Returner { token, .. } => judge_return(resume, token),
+            Expected::Newcomer { .. } => Err(Refusal::NotDue {
+                said: RESUME,
+                due: HELLO,
+            }),
+        },
+    }
+}
+
+fn judge(hello: &Hello, nonce: &Secret, policy_digest: Option<&str>) -> Result<(), Refusal> {
     if hello.protocol != PROTOCOL {
         return Err(Refusal::Protocol(hello.protocol));
     }
-    if !expected.nonce.matches(&hello.nonce) {
+    if !nonce.matches(&hello.nonce) {
         return Err(Refusal::Nonce);
     }
-    let Some(ours) = &expected.policy_digest else {
+    let Some(ours) = policy_digest else {
         return Ok(());
     };
     let theirs = hello
@@ -103,15 +159,25 @@ fn judge(hello: &Hello, expected: &Expected) -> Result<(), Refusal> {
     Err(Refusal::Policy {
         version: hello.version.clone(),
         theirs: Printable::new(theirs),
-        ours: ours.clone(),
+        ours: ours.to_owned(),
     })
 }
 
-async fn first_message(stream: &UnixStream, reader: &mut FrameReader) -> Result<Report, Refusal> {
+fn judge_return(resume: &Resume, token: &Secret) -> Result<(), Refusal> {
+    if resume.protocol != PROTOCOL {
+        Err(Refusal::Protocol(resume.protocol))
+    } else if token.matches(&resume.resume_token) {
+        Ok(())
+    } else {
+        Err(Refusal::Token)
+    }
+}
+
+async fn opening(stream: &UnixStream, reader: &mut FrameReader) -> Result<Opening, Refusal> {
     let mut buffer = [0; 4096];
     loop {
         if let Some(line) = reader.next_line()? {
-            return Ok(Report::read(line)?);
+            return Ok(Opening::read(line)?);
         }
         stream.readable().await.map_err(Refusal::Gone)?;
         match stream.try_read(&mut buffer) {
@@ -127,6 +193,8 @@ fn seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs())
 }
 
+const HELLO: &str = "hello";
+const RESUME: &str = "resume";
 /// As long as the container itself waits for its welcome.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -148,31 +216,78 @@ mod tests {
     #[test]
     fn only_the_right_secret_protocol_and_policy_pass() {
         let nonce = Secret::random().unwrap();
-        let right = nonce.expose().to_owned();
-        let expected = Expected {
-            nonce,
-            policy_digest: Some("aa".into()),
-        };
-        assert!(judge(&hello(&right, PROTOCOL, Some("aa")), &expected).is_ok());
+        let right = nonce.expose();
+        assert!(judge(&hello(right, PROTOCOL, Some("aa")), &nonce, Some("aa")).is_ok());
         for (said, refusal) in [
             (hello("", PROTOCOL, Some("aa")), "nonce"),
-            (hello(&right, PROTOCOL + 1, Some("aa")), "protocol 2"),
-            (hello(&right, PROTOCOL, Some("bb")), "digest bb, here aa"),
-            (hello(&right, PROTOCOL, None), "digest none"),
+            (hello(right, PROTOCOL + 1, Some("aa")), "protocol 2"),
+            (hello(right, PROTOCOL, Some("bb")), "digest bb, here aa"),
+            (hello(right, PROTOCOL, None), "digest none"),
         ] {
-            let line = judge(&said, &expected).unwrap_err().to_string();
+            let line = judge(&said, &nonce, Some("aa")).unwrap_err().to_string();
             assert!(line.contains(refusal), "{line}");
         }
     }
 
     #[test]
     fn without_a_policy_to_compare_any_digest_passes() {
-        let expected = Expected {
-            nonce: Secret::random().unwrap(),
+        let nonce = Secret::random().unwrap();
+        let said = hello(nonce.expose(), PROTOCOL, Some("bb"));
+        assert!(judge(&said, &nonce, None).is_ok());
+    }
+
+    #[test]
+    fn only_the_right_token_comes_back() {
+        let token = Secret::random().unwrap();
+        let resume = |protocol, resume_token: &str| Resume {
+            protocol,
+            resume_token: resume_token.into(),
+        };
+        assert!(judge_return(&resume(PROTOCOL, token.expose()), &token).is_ok());
+        for (said, refusal) in [
+            (resume(PROTOCOL, ""), "resume token"),
+            (resume(PROTOCOL, &token.expose()[1..]), "resume token"),
+            (resume(PROTOCOL + 1, token.expose()), "protocol 2"),
+        ] {
+            let line = judge_return(&said, &token).unwrap_err().to_string();
+            assert!(line.contains(refusal), "{line}");
+        }
+    }
+
+    #[test]
+    fn who_is_new_cannot_come_back_and_who_was_here_cannot_be_new() {
+        let secret = Secret::random().unwrap();
+        let newcomer = Expected::Newcomer {
+            nonce: secret.clone(),
             policy_digest: None,
         };
-        let right = expected.nonce.expose().to_owned();
-        assert!(judge(&hello(&right, PROTOCOL, Some("bb")), &expected).is_ok());
+        let returner = Expected::Returner {
+            token: secret.clone(),
+            process: Identity {
+                pid: 1,
+                start_time: 1,
+            },
+        };
+        let resume = format!(
+            r#"{{"type":"resume","protocol":1,"resume_token":"{}"}}"#,
+            secret.expose()
+        );
+        let hello = format!(
+            r#"{{"type":"hello","protocol":1,"nonce":"{}","version":"1","guest_uid":1,"seq":1,"t":1}}"#,
+            secret.expose()
+        );
+        let judged = |line: &str, expected| {
+            judge_opening(&Opening::read(line.as_bytes()).unwrap(), expected)
+        };
+        assert!(judged(&hello, &newcomer).is_ok() && judged(&resume, &returner).is_ok());
+        for (line, expected, due) in [(&hello, &returner, "resume"), (&resume, &newcomer, "hello")]
+        {
+            let refusal = judged(line, expected).unwrap_err().to_string();
+            assert!(
+                refusal.contains(&format!("only a {due} is due")),
+                "{refusal}"
+            );
+        }
     }
 
     #[test]
@@ -182,6 +297,12 @@ mod tests {
             Refusal::NoHello,
             Refusal::Nonce,
             Refusal::Protocol(9),
+            Refusal::Token,
+            Refusal::Stranger,
+            Refusal::NotDue {
+                said: HELLO,
+                due: RESUME,
+            },
             Refusal::Frame(FrameError::TooLong { limit: 7 }),
             Refusal::Gone(io::ErrorKind::UnexpectedEof.into()),
             Refusal::Unpinned(io::ErrorKind::NotFound.into()),

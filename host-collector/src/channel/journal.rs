@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
@@ -23,21 +23,38 @@ impl Journal {
     /// The greatest size of a journal, in bytes: some 80 000 reports.
     pub const LIMIT: u64 = 16 * 1024 * 1024;
 
-    /// Starts a journal where none is.
-    pub(crate) fn create(path: &Path, limit: u64) -> io::Result<Self> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
+    /// Opens the journal of a run, and returns the lines that another collector has left in it.
+    ///
+    /// A last line without its end was not acknowledged: it is cut off, and its sender sends it
+    /// again.
+    pub(crate) fn open(path: &Path, limit: u64) -> io::Result<(Self, Vec<u8>)> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
             .mode(0o600)
             .open(path)?;
-        Ok(Self {
+        let mut lines = Vec::new();
+        (&mut file)
+            .take(limit.saturating_mul(2))
+            .read_to_end(&mut lines)?;
+        let whole = lines
+            .iter()
+            .rposition(|&b| b == b'\n')
+            .map_or(0, |at| at + 1);
+        if whole < lines.len() {
+            lines.truncate(whole);
+            file.set_len(whole as u64)?;
+        }
+        let journal = Self {
             path: path.to_owned(),
             file,
-            bytes: 0,
+            bytes: whole as u64,
             limit,
             skipped: 0,
             broken: None,
-        })
+        };
+        Ok((journal, lines))
     }
 
     /// Writes whole lines, or counts them as skipped.
@@ -81,7 +98,7 @@ mod tests {
     #[test]
     fn what_is_over_the_bound_is_counted_and_not_written() {
         let dir = tempfile::tempdir().unwrap();
-        let mut journal = Journal::create(&dir.path().join("j"), 10).unwrap();
+        let mut journal = Journal::open(&dir.path().join("j"), 10).unwrap().0;
         journal.append("12345\n");
         journal.append("1\n2\n3\n");
         journal.append("123\n");
@@ -109,14 +126,44 @@ mod tests {
     }
 
     #[test]
-    fn only_its_owner_can_read_it_and_an_old_one_is_not_continued() {
+    fn only_its_owner_can_read_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
-        let _journal = Journal::create(&path, 10).unwrap();
+        let _journal = Journal::open(&path, 10).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        assert!(Journal::create(&path, 10).is_err());
+    }
+
+    #[test]
+    fn a_journal_is_gone_on_with_after_its_last_whole_line_wherever_it_was_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let whole = b"{\"a\":1}\n{\"b\":2}\n";
+        for cut in 0..=whole.len() {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let (mut journal, lines) = Journal::open(&path, 100).unwrap();
+            let kept = if cut == whole.len() {
+                whole.len()
+            } else {
+                cut / 8 * 8
+            };
+            assert_eq!(lines, &whole[..kept], "{cut}");
+            journal.append("{}\n");
+            let text = fs::read(&path).unwrap();
+            assert_eq!(text, [&whole[..kept], b"{}\n"].concat(), "{cut}");
+        }
+    }
+
+    #[test]
+    fn the_bound_holds_over_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        Journal::open(&path, 10).unwrap().0.append("1234567\n");
+        let (mut journal, _) = Journal::open(&path, 10).unwrap();
+        journal.append("12\n");
+        assert_eq!(journal.skipped(), 1);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1234567\n");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{io, os::fd::AsFd};
 
+use procwatch::{Identity, Process, State};
 use report::PeerEnd;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -15,6 +16,7 @@ use super::pidfd::Pidfd;
 #[derive(Debug)]
 pub(crate) struct Peer {
     pidfd: Pidfd,
+    identity: Option<Identity>,
 }
 
 impl Peer {
@@ -25,13 +27,36 @@ impl Peer {
     pub(crate) fn pin(stream: &UnixStream) -> io::Result<Self> {
         let pid = stream.peer_cred()?.pid().and_then(Pid::from_raw);
         let unseen = || io::Error::other("it is in a pid namespace that cannot be seen from here");
-        let pidfd = Pidfd::open(pid.ok_or_else(unseen)?)?;
+        let pid = pid.ok_or_else(unseen)?;
+        let pidfd = Pidfd::open(pid)?;
+        let identity = identity(pid.as_raw_nonzero().get());
         // The number could have passed to another process if the first had died. It is alive as
         // long as its end of the connection is open, for it has shared that with nobody yet.
         if is_ready(stream, PollFlags::RDHUP | PollFlags::HUP) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { pidfd })
+        Ok(Self { pidfd, identity })
+    }
+
+    /// Takes hold of a process that was pinned before; `None` if it has ended.
+    ///
+    /// Must be called within the runtime.
+    pub(crate) fn find(wanted: Identity) -> Option<Self> {
+        let pid = Some(wanted.pid)
+            .filter(|&pid| pid > 0)
+            .and_then(Pid::from_raw)?;
+        let pidfd = Pidfd::open(pid).ok()?;
+        // Only now that the pidfd is held can this not be about a later one.
+        let found = identity(wanted.pid).filter(|found| *found == wanted)?;
+        Some(Self {
+            pidfd,
+            identity: Some(found),
+        })
+    }
+
+    /// Which process it is, where /proc could be asked.
+    pub(crate) const fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     /// Waits until the process has ended.
@@ -47,6 +72,12 @@ impl Peer {
             PeerEnd::Alive
         }
     }
+}
+
+/// Of a process that has not ended.
+fn identity(pid: i32) -> Option<Identity> {
+    let process = Process::observe(pid).ok()?;
+    (process.state == State::Alive).then_some(process.identity)
 }
 
 fn is_ready(fd: &impl AsFd, flags: PollFlags) -> bool {
@@ -93,9 +124,7 @@ mod tests {
     fn the_end_of_a_process_is_seen() {
         with_runtime(async {
             let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-            let peer = Peer {
-                pidfd: Pidfd::open(Pid::from_child(&child)).unwrap(),
-            };
+            let peer = Peer::find(identity(child.id().cast_signed()).unwrap()).unwrap();
             assert_eq!(peer.state(), PeerEnd::Alive);
             drop(child.stdin.take());
             peer.exited().await;

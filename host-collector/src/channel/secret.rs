@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 
 use crate::run_id::random_hex;
 
 /// 256 random bits, in hexadecimal.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Secret(String);
 
 impl Secret {

@@ -3,7 +3,7 @@
 use std::{io, ops::ControlFlow, pin::Pin, time::Instant};
 
 use report::{
-    Account, FrameError, FrameReader, HostMessage, PeerEnd, Received, Report, Seed, Welcome,
+    Account, FrameError, FrameReader, HostMessage, PROTOCOL, PeerEnd, Received, Report, Welcome,
 };
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use tokio::net::UnixStream;
@@ -24,6 +24,13 @@ pub enum Fault {
     Io(#[from] io::Error),
 }
 
+/// What a session takes up: nothing yet, or what another collector has left.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) account: Account,
+    pub(crate) resumed: u64,
+}
+
 /// One admitted container.
 pub(crate) struct Session<'a> {
     stream: UnixStream,
@@ -31,15 +38,16 @@ pub(crate) struct Session<'a> {
     voice: Voice,
     journal: &'a mut Journal,
     account: Account,
+    resumed: u64,
     on_message: &'a mut (dyn FnMut(&Received) + Send),
 }
 
 impl<'a> Session<'a> {
-    /// Journals the hello and welcomes its sender.
+    /// Journals the hello of a newcomer, and welcomes its sender.
     pub(crate) fn welcome(
         greeted: Greeted,
-        welcome: Welcome,
-        seed: Seed,
+        resume_token: String,
+        taken: Taken,
         journal: &'a mut Journal,
         on_message: &'a mut (dyn FnMut(&Received) + Send),
     ) -> (Self, Peer) {
@@ -54,13 +62,21 @@ impl<'a> Session<'a> {
             reader,
             voice: Voice::default(),
             journal,
-            account: Account::new(seed),
+            account: taken.account,
+            resumed: taken.resumed,
             on_message,
         };
-        session.journal.append(&hello.journal_line());
-        session.note(&hello.message);
-        session.voice.say(&HostMessage::Welcome(welcome));
-        session.voice.acknowledge(hello.message.seq);
+        if let Some(hello) = hello {
+            session.journal.append(&hello.journal_line());
+            session.note(&hello.message);
+        }
+        let stored = session.account.sequence().last();
+        session.voice.say(&HostMessage::Welcome(Welcome {
+            protocol: PROTOCOL,
+            resume_token,
+            stored,
+        }));
+        session.voice.acknowledge(stored);
         (session, peer)
     }
 
@@ -81,6 +97,7 @@ impl<'a> Session<'a> {
             account: self.account,
             peer,
             fault,
+            resumed: self.resumed,
         }
     }
 
@@ -165,13 +182,15 @@ impl<'a> Session<'a> {
         let (mut lines, mut messages) = (String::new(), Vec::new());
         let ended = loop {
             match self.reader.next_line() {
-                Ok(Some(line)) => match Report::read(line) {
-                    Ok(report) => {
+                Ok(Some(line)) => {
+                    if let Ok(report) = Report::read(line) {
                         lines.push_str(&report.journal_line());
                         messages.push(report.message);
+                    } else {
+                        lines.push_str(UNREADABLE);
+                        self.account.note_unreadable();
                     }
-                    Err(_) => self.account.note_unreadable(),
-                },
+                }
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error.into()),
             }
@@ -205,6 +224,8 @@ async fn until(instant: Option<Instant>) {
     }
 }
 
+/// Stands in the journal for a line that was no message, and is none itself.
+pub(crate) const UNREADABLE: &str = "{\"unreadable\":true}\n";
 /// Ten times what a container sends that reports as often as it may.
 const BYTES_PER_SECOND: u32 = 4 * 1024 * 1024;
 /// More than fits into the buffers of a socket.

@@ -171,9 +171,10 @@ mod tests {
                 account,
                 peer: PeerEnd::Exited,
                 fault: None,
+                resumed: 0,
             }
         });
-        let journal = Journal::create(&dir.path().join("j"), 0).unwrap();
+        let journal = Journal::open(&dir.path().join("j"), 0).unwrap().0;
         Attendance {
             reports,
             refusals: Refusals::default(),

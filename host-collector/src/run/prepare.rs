@@ -9,7 +9,7 @@ use super::{
     request::{Request, caller},
 };
 use crate::{
-    channel::Channel,
+    channel::{Channel, Terms},
     cli::{NetworkMode, RunArgs},
     engine::{ENTRYPOINT, Engine, EngineKind, Guard, Identity, Image, Launch, Network},
     environment::Environment,
@@ -109,10 +109,11 @@ impl Place {
                 channel: None,
             });
         };
-        let channel = Channel::create(run_dir.path(), Some(policy.digest().to_string()))?;
+        let terms = Terms::random(Some(policy.digest().to_string()))?;
+        let channel = Channel::open(run_dir.path(), terms)?;
         let network = Network::Allowlist(Guard {
-            channel: channel.directory().to_owned(),
-            allow: hand_over(policy, channel.directory())?,
+            channel: channel.directory(),
+            allow: hand_over(policy, &channel.directory())?,
             nonce: channel.nonce().clone(),
             report: args.report.as_str(),
         });

@@ -161,6 +161,7 @@ mod tests {
             transport: None,
             gaps: Vec::new(),
             reason: Some("why".into()),
+            resumed: 0,
         };
         let network = Network {
             egress_channel: Some(channel),

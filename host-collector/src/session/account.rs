@@ -74,6 +74,7 @@ impl Network {
             transport: None,
             gaps: Vec::new(),
             reason: None,
+            resumed: 0,
         };
         Self {
             egress_channel: Some(channel),
@@ -92,6 +93,7 @@ impl Network {
                 transport: None,
                 gaps: Vec::new(),
                 reason,
+                resumed: 0,
             };
             return Self {
                 egress_channel: Some(channel),
@@ -104,6 +106,7 @@ impl Network {
             transport: Some("socket".into()),
             gaps: gaps(account),
             reason,
+            resumed: reports.resumed,
         };
         let mut network = Self {
             egress_channel: Some(channel),
@@ -230,12 +233,15 @@ mod tests {
             account,
             peer,
             fault: None,
+            resumed: 0,
         }))
     }
 
     fn silent(reports: Option<Reports>) -> Attendance {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::create(&dir.path().join("journal.jsonl"), 0).unwrap();
+        let journal = Journal::open(&dir.path().join("journal.jsonl"), 0)
+            .unwrap()
+            .0;
         Attendance {
             reports,
             refusals: TurnedAway::default(),

@@ -140,6 +140,7 @@ mod tests {
             transport: None,
             gaps,
             reason: Some("because".into()),
+            resumed: 0,
         };
         let network = Network {
             egress_channel: Some(channel),

@@ -189,6 +189,7 @@ mod tests {
                 transport: None,
                 gaps: Vec::new(),
                 reason: None,
+                resumed: 0,
             };
             let network = Network {
                 egress_channel: state.map(record),

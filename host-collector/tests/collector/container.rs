@@ -3,27 +3,31 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
+    mem::MaybeUninit,
     os::unix::net::UnixStream as StdStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use host_collector::{
-    channel::{Attendance, Channel},
+    channel::{Attendance, Channel, Terms},
     environment::Environment,
 };
 use report::{
     Body, Bye, Denied, EndReason, Enforcement, Enforcing, Exit, Hello, HostMessage, Ipv6,
-    MAX_FRAME, Message, PROTOCOL, Printable, Target, Totals, Transport, encode,
+    MAX_FRAME, Message, PROTOCOL, Printable, Resume, Target, Totals, Transport, Welcome, encode,
 };
+use rustix::fs::inotify;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader as AsyncBufReader},
     net::UnixStream,
-    sync::oneshot,
+    sync::{mpsc, oneshot},
 };
 
 pub(crate) const DIGEST: &str = "d1ce";
+/// Stands in a script between what one collector hears and what the next one does.
+pub(crate) const AGAIN: &str = "again\n";
 /// Stands in a script for the nonce that only the launched container will know.
 pub(crate) const NONCE: &str = "the-nonce-of-the-run";
 
@@ -31,13 +35,23 @@ pub(crate) const NONCE: &str = "the-nonce-of-the-run";
 pub(crate) struct Run {
     pub(crate) dir: TempDir,
     pub(crate) channel: Channel,
+    pub(crate) terms: Terms,
 }
 
 impl Run {
     pub(crate) fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let channel = Channel::create(dir.path(), Some(DIGEST.into())).unwrap();
-        Self { dir, channel }
+        let terms = Terms::random(Some(DIGEST.into())).unwrap();
+        Self::of(tempfile::tempdir().unwrap(), terms)
+    }
+
+    /// What the next collector makes of a run.
+    fn of(dir: TempDir, terms: Terms) -> Self {
+        let channel = Channel::open(dir.path(), terms.clone()).unwrap();
+        Self {
+            dir,
+            channel,
+            terms,
+        }
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -46,6 +60,45 @@ impl Run {
 
     pub(crate) fn nonce(&self) -> String {
         self.channel.nonce().expose().to_owned()
+    }
+
+    /// Attends while `script` plays and is killed when it returns. The next collector is there before
+    /// anything else happens.
+    pub(crate) async fn killed<T>(self, script: impl AsyncFnOnce(Scene) -> T) -> (Self, T) {
+        let Self {
+            dir,
+            channel,
+            terms,
+        } = self;
+        let scene = Scene {
+            socket: channel.directory().join("report.sock"),
+            nonce: terms.nonce.expose().to_owned(),
+            dir: dir.path().to_owned(),
+        };
+        let played = tokio::select! {
+            _ = channel.attend(std::future::pending(), |_| {}) => {
+                unreachable!("it ended by itself")
+            }
+            played = script(scene) => played,
+        };
+        (Self::of(dir, terms), played)
+    }
+
+    /// Attends until a message of this number is stored, and is killed then.
+    pub(crate) async fn killed_after(self, seq: u64) -> Self {
+        let Self {
+            dir,
+            channel,
+            terms,
+        } = self;
+        let (stored, mut seqs) = mpsc::channel(64);
+        tokio::select! {
+            _ = channel.attend(std::future::pending(), |message| stored.try_send(message.seq).unwrap()) => {
+                unreachable!("it ended by itself")
+            }
+            () = async { while seqs.recv().await != Some(seq) {} } => {}
+        }
+        Self::of(dir, terms)
     }
 
     /// Attends while `script` plays; the run is over when it returns.
@@ -79,6 +132,13 @@ impl Scene {
             stream: AsyncBufReader::new(stream),
             seq: 0,
         }
+    }
+
+    /// Connects as somebody who was there before, with `token`.
+    pub(crate) async fn come_back(&self, token: &str) -> Container {
+        let mut container = self.connect().await;
+        container.raw(resume(token).as_bytes()).await;
+        container
     }
 
     /// Connects and gets welcomed.
@@ -134,6 +194,14 @@ impl Container {
             != (HostMessage::Ack { seq: self.seq })
         {}
     }
+}
+
+pub(crate) fn resume(token: &str) -> String {
+    let resume = Resume {
+        protocol: PROTOCOL,
+        resume_token: token.into(),
+    };
+    format!("{}\n", serde_json::to_string(&resume).unwrap())
 }
 
 /// More than a collector reads in a second and a half, of which nothing is a message but the last.
@@ -261,24 +329,51 @@ fn plays_a_container_where_it_is_told_to() {
     };
     let script = environment.get("FAKE_CONTAINER_SCRIPT").unwrap();
     let script = filled_in(&fs::read_to_string(script).unwrap(), &environment);
-    let last = script.lines().count();
-    let mut stream = StdStream::connect(socket).unwrap();
-    stream.write_all(script.as_bytes()).unwrap();
     let end = environment
         .get("FAKE_CONTAINER_END")
         .and_then(|end| end.to_str());
-    if end == Some("Leaves") {
-        return;
+    let (mut last, mut token) = (0, None);
+    for part in script.split(AGAIN) {
+        let mut stream = match &token {
+            None => StdStream::connect(socket).unwrap(),
+            Some(_) => connect_again(Path::new(socket)),
+        };
+        stream
+            .write_all(token.as_deref().map_or(String::new(), resume).as_bytes())
+            .unwrap();
+        stream.write_all(part.as_bytes()).unwrap();
+        if end == Some("Leaves") {
+            return;
+        }
+        last += part.lines().count();
+        let ack = format!("{{\"type\":\"ack\",\"seq\":{last}}}");
+        let mut answers = BufReader::new(&stream).lines().map_while(Result::ok);
+        let welcome: Welcome = serde_json::from_str(&answers.next().unwrap()).unwrap();
+        assert!(answers.any(|line| line == ack), "no {ack}");
+        token = Some(welcome.resume_token);
+        if last < script.lines().filter(|line| line.starts_with('{')).count() {
+            // The next part is for the next collector.
+            assert_eq!(answers.last(), None);
+        }
     }
-    let ack = format!("{{\"type\":\"ack\",\"seq\":{last}}}");
-    let mut answers = BufReader::new(&stream).lines();
-    assert!(
-        answers.any(|line| line.is_ok_and(|line| line == ack)),
-        "no {ack}"
-    );
     if end == Some("Stays") {
         // Its standard input is closed by nobody: only a signal ends this.
         let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+/// Connects as soon as the socket is there again.
+fn connect_again(socket: &Path) -> StdStream {
+    let watch = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
+    let events = inotify::WatchFlags::CREATE | inotify::WatchFlags::ATTRIB;
+    inotify::add_watch(&watch, socket.parent().unwrap(), events).unwrap();
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut events = inotify::Reader::new(&watch, &mut buffer);
+    loop {
+        if let Ok(stream) = StdStream::connect(socket) {
+            return stream;
+        }
+        events.next().unwrap();
     }
 }
 

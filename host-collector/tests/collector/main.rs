@@ -11,5 +11,6 @@ mod container;
 mod engine;
 mod explain;
 mod log;
+mod resume;
 mod run;
 mod view;

@@ -1,0 +1,188 @@
+//! Meets the collector: hello and welcome, blocking, before any other process exists.
+
+use std::{
+    fs,
+    io::{self, Read as _, Write as _},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use report::{FrameReader, HostMessage, MAX_FRAME, PROTOCOL};
+
+use super::link::Link;
+use crate::outbox::Outbox;
+
+/// Connects and exchanges hello and welcome, with the secret to come back with. Nothing else may
+/// happen meanwhile.
+pub(super) fn greet(socket: &Path, outbox: &mut Outbox) -> io::Result<(Link, String)> {
+    close_parent_to_guest(socket)?;
+    let mut stream = UnixStream::connect(socket)?;
+    let deadline = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    while let Some(bytes) = outbox.next_bytes() {
+        stream.write_all(bytes)?;
+        let count = bytes.len();
+        outbox.advance(count);
+    }
+    let mut reader = FrameReader::new(MAX_FRAME);
+    let mut buffer = [0; 4096];
+    let token = loop {
+        if let Some(line) = reader.next_line().map_err(io::Error::other)? {
+            match serde_json::from_slice(line)? {
+                HostMessage::Welcome(welcome) if welcome.protocol == PROTOCOL => {
+                    break welcome.resume_token;
+                }
+                HostMessage::Welcome(welcome) => {
+                    let other = welcome.protocol;
+                    return Err(io::Error::other(format!(
+                        "the collector speaks protocol {other}"
+                    )));
+                }
+                HostMessage::Ack { .. } | HostMessage::Unknown => continue,
+            }
+        }
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::Error::other("the collector did not welcome this run")),
+            Ok(count) => reader.push(buffer.get(..count).unwrap_or_default()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(io::Error::other("no welcome within 5 s"));
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    Ok((Link::new(stream, reader)?, token))
+}
+
+/// The directory above the mounted one is what keeps the guest from the socket: root's, 0700.
+fn close_parent_to_guest(socket: &Path) -> io::Result<()> {
+    let Some(parent) = socket.parent().and_then(Path::parent) else {
+        return Err(io::Error::other("the socket has no directory of its own"));
+    };
+    let parent: PathBuf = parent.into();
+    let metadata = fs::symlink_metadata(&parent)?;
+    if !metadata.is_dir() || metadata.uid() != 0 {
+        return Err(io::Error::other(format!(
+            "{} is not a directory of root's",
+            parent.display()
+        )));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use report::{RunClock, Welcome, encode};
+
+    use super::*;
+
+    fn directory() -> PathBuf {
+        let name = format!(
+            "channel-{}-{:?}",
+            std::process::id(),
+            std::thread::current().id()
+        );
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(path.join("host")).unwrap();
+        path
+    }
+
+    /// A collector that answers the first message with `answer`.
+    fn greet_with(answer: Vec<u8>) -> io::Result<()> {
+        let parent = directory();
+        let socket = parent.join("host/report.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let collector = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut byte = [0];
+            while byte != *b"\n" {
+                stream.read_exact(&mut byte).unwrap();
+            }
+            stream.write_all(&answer).unwrap();
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut outbox = Outbox::new(RunClock::start());
+        outbox.push_bye();
+        let result = runtime.block_on(async { greet(&socket, &mut outbox).map(drop) });
+        collector.join().unwrap();
+        assert_eq!(fs::metadata(&parent).unwrap().mode() & 0o777, 0o700);
+        fs::remove_dir_all(parent).unwrap();
+        result
+    }
+
+    fn welcome(protocol: u32) -> Vec<u8> {
+        let welcome = Welcome {
+            protocol,
+            resume_token: String::new(),
+            stored: 0,
+        };
+        encode(&HostMessage::Welcome(welcome), MAX_FRAME).unwrap()
+    }
+
+    #[test]
+    fn only_a_welcome_of_our_protocol_opens_the_channel() {
+        assert!(greet_with(welcome(PROTOCOL)).is_ok());
+        assert!(greet_with(welcome(PROTOCOL + 1)).is_err());
+        assert!(greet_with(Vec::new()).is_err());
+        assert!(greet_with(b"rubbish\n".to_vec()).is_err());
+    }
+
+    #[test]
+    fn an_unknown_message_before_the_welcome_is_passed_over() {
+        let mut answer = b"{\"type\":\"news\"}\n".to_vec();
+        answer.extend(welcome(PROTOCOL));
+        assert!(greet_with(answer).is_ok());
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused() {
+        let parent = directory();
+        std::os::unix::fs::chown(&parent, Some(4242), None).unwrap();
+        let refused = close_parent_to_guest(&parent.join("host/report.sock"));
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("not a directory of root's")
+        );
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_its_place_is_refused() {
+        let parent = directory();
+        let link = parent.join("link");
+        std::os::unix::fs::symlink(parent.join("host"), &link).unwrap();
+        assert!(close_parent_to_guest(&link.join("x/report.sock")).is_err());
+        assert!(
+            close_parent_to_guest(&link.join("report.sock")).is_ok(),
+            "its parent is ours"
+        );
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
+    fn a_socket_that_is_not_there_is_refused() {
+        let parent = directory();
+        let mut outbox = Outbox::new(RunClock::start());
+        assert!(greet(&parent.join("host/none.sock"), &mut outbox).is_err());
+        fs::remove_dir_all(parent).unwrap();
+    }
+}
