@@ -1,4 +1,11 @@
-//! Takes from this process what it does not need, before it reads a byte.
+//! Takes from this process what it does not need, before it reads a byte of anybody's but PID 1's.
+//!
+//! Who finds a way to run code here is a process without files, programs, new listeners, or peers to
+//! speak with but those that the proxy itself could reach. Each measure stands alone: what a kernel
+//! or an engine does not grant is named to the run's record, and the proxy serves without it.
+
+mod calls;
+mod files;
 
 use rustix::{
     process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit},
@@ -18,7 +25,42 @@ pub(crate) fn process() -> Vec<String> {
             "the proxy could gain privileges by executing a program: {error}"
         ));
     }
+    for (resource, harm) in UNUSED {
+        let none = Rlimit {
+            current: Some(0),
+            maximum: Some(0),
+        };
+        if let Err(error) = setrlimit(resource, none) {
+            missing.push(format!("the proxy could {harm}: {error}"));
+        }
+    }
     missing
+}
+
+/// Keeps the calling thread, which must be the process's only one, to the files and to the system
+/// calls that serving takes, and says what could not be had.
+///
+/// The last thing before it serves: what is behind it cannot open a file or start a thread.
+pub(crate) fn serving(unforeseen: UnforeseenCalls) -> Vec<String> {
+    // A program without dynamic linking has its random numbers from a device, which is opened when
+    // it first needs one, and stays open: the identifiers of DNS questions come from there.
+    let random = getrandom::fill(&mut [0])
+        .err()
+        .map(|error| format!("the proxy's resolver has no random numbers: {error}"));
+    // In this order: the filter of calls has no room for those of the other.
+    let files = files::close();
+    let calls = calls::filter(unforeseen);
+    [random, files, calls].into_iter().flatten().collect()
+}
+
+/// What becomes of a system call that nobody thought would be needed, and that nobody could do harm
+/// with at its first try.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnforeseenCalls {
+    /// It fails as on a kernel that does not have it, which libraries are prepared for.
+    Fail,
+    /// It ends the process: tests must not pass by what a library makes of a failure.
+    End,
 }
 
 /// How many connections the limit on descriptors has room for, at most `wanted`; raises the limit
@@ -50,6 +92,12 @@ fn room_for(descriptors: u64) -> usize {
     (descriptors.saturating_sub(RESERVED) / PER_CONNECTION).max(1)
 }
 
+/// Limits on what the proxy never does, and what it could do without them.
+const UNUSED: [(Resource, &str); 3] = [
+    (Resource::Core, "leave its memory in a core file"),
+    (Resource::Fsize, "write to a file"),
+    (Resource::Nproc, "start processes"),
+];
 /// The client's and the far end's.
 const PER_CONNECTION: usize = 2;
 /// For listeners, resolvers, and attempts of which all but one are given up.

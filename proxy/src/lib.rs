@@ -46,6 +46,7 @@ mod upload;
 mod upstream;
 mod window;
 
+pub use confine::UnforeseenCalls;
 pub use control::{Link, LinkError, Listener};
 pub use reporter::ReportError;
 pub use settings::{OriginalDestination, Settings, SettingsError};

@@ -7,6 +7,8 @@ use report::{RunClock, link::Start};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use crate::confine::UnforeseenCalls;
+
 /// What the proxy serves.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -22,6 +24,8 @@ pub struct Settings {
     pub upstream_proxy: Option<String>,
     /// How the destination that a redirected connection was meant for is learnt.
     pub original_destination: OriginalDestination,
+    /// What becomes of a system call that the filter does not list.
+    pub unforeseen_calls: UnforeseenCalls,
 }
 
 /// Tells what a redirected connection was meant for.
@@ -68,6 +72,7 @@ impl Settings {
                 .collect(),
             upstream_proxy: start.upstream_proxy,
             original_destination,
+            unforeseen_calls: UnforeseenCalls::Fail,
         })
     }
 }

@@ -91,6 +91,12 @@ impl Startup {
                 return Err(StartError::Runtime(error));
             }
         };
+        let (max_connections, missing) = confine::connections(self.settings.max_connections);
+        degradations.extend(missing);
+        // Here, since all that was read so far is PID 1's word, and what comes next, the answer of a
+        // resolver or a client's first byte, is anybody's. Everything that must be made with other
+        // calls is made: the sockets were handed over, and the event loop has its descriptors.
+        degradations.extend(confine::serving(self.settings.unforeseen_calls));
         runtime.block_on(async {
             let proxy = match prepare(&self.settings).await {
                 Ok(proxy) => proxy,
@@ -99,8 +105,6 @@ impl Startup {
                     return Err(error);
                 }
             };
-            let (max_connections, missing) = confine::connections(self.settings.max_connections);
-            degradations.extend(missing);
             let server = Server::new(proxy, max_connections, self.settings.original_destination);
             let (orders, replies) = self.link.serve().map_err(ReportError::Link)?;
             Ok(server

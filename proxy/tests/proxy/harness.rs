@@ -20,7 +20,7 @@ use report::{
     link::{FromProxy, Ingress, Start, ToProxy},
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sandbox_egress_proxy::{Link, StartError, Startup};
+use sandbox_egress_proxy::{Link, StartError, Startup, UnforeseenCalls};
 use socket2::{Domain, Socket, Type};
 
 use crate::dns;
@@ -94,6 +94,9 @@ impl Proxy {
             let mut startup = Startup::receive(Link::new(theirs))?;
             startup.settings.resolvers = vec![resolver];
             startup.settings.original_destination = meant_for;
+            // The proxy is this thread alone, and confined as it is in production, but for this: a
+            // call that the filter's list lacks ends the tests instead of failing unseen.
+            startup.settings.unforeseen_calls = UnforeseenCalls::End;
             startup.serve(Vec::new())
         });
         let mut pid1 = Pid1::new(ours);

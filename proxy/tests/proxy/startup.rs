@@ -11,6 +11,7 @@ use std::{
 
 use policy::DenyReason;
 use report::link::{FromProxy, Ingress, Start, ToProxy};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::{
     harness::{Client, Pid1, listener, start},
@@ -81,17 +82,80 @@ fn it_ends_with_pid_1() {
     child.wait().unwrap();
 }
 
-#[test]
-fn it_cannot_be_dumped_or_gain_privileges() {
-    let (mut child, mut pid1) = started();
+/// The program, serving, and what was wanting.
+fn serving() -> (Child, Pid1, Vec<String>) {
+    let (child, mut pid1) = started();
     let socket = listener();
     pid1.hand_over(&[(Ingress::Explicit, socket.as_fd())]);
     pid1.send(&ToProxy::Start(Box::new(start(&["origin.test"]))));
-    assert!(matches!(pid1.receive(), FromProxy::Ready { .. }));
-    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    assert!(status.contains("NoNewPrivs:\t1\n"), "{status}");
+    let message = pid1.receive();
+    let FromProxy::Ready { degradations, .. } = message else {
+        panic!("{message:?}")
+    };
+    let degradations = degradations.iter().map(ToString::to_string).collect();
+    (child, pid1, degradations)
+}
+
+fn proc(child: &Child, file: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap()
+}
+
+#[test]
+fn it_is_one_thread_and_confined_before_it_says_that_it_serves() {
+    // Those that the tests themselves may have been started under.
+    let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let filters = |status: &str| -> u32 {
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Seccomp_filters:"));
+        let (_, count) = line.unwrap().split_once('\t').unwrap();
+        count.parse().unwrap()
+    };
+    let (mut child, pid1, degradations) = serving();
+    assert!(degradations.is_empty(), "{degradations:?}");
+    let status = proc(&child, "status");
+    for line in ["NoNewPrivs:\t1\n", "Seccomp:\t2\n", "Threads:\t1\n"] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    assert_eq!(filters(&status), filters(&own) + 2);
     drop(pid1);
     child.wait().unwrap();
+}
+
+#[test]
+fn it_can_leave_no_core_no_file_and_no_process() {
+    let (mut child, pid1, _) = serving();
+    let limits = proc(&child, "limits");
+    for name in ["Max core file size", "Max file size", "Max processes"] {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name));
+        let words: Vec<_> = line.unwrap().split_whitespace().collect();
+        assert_eq!(words[..2], ["0", "0"], "{name}: {limits}");
+    }
+    drop(pid1);
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_a_kernel_cannot_take_from_it_is_told_and_it_serves() {
+    let calls = [libc::SYS_seccomp, libc::SYS_landlock_create_ruleset];
+    let lacking = SeccompFilter::new(
+        calls.map(|call| (call, Vec::new())).into(),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS.cast_unsigned()),
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let lacking: BpfProgram = lacking.unwrap().try_into().unwrap();
+    // A filter binds the thread that installs it, and what it starts.
+    let starting = std::thread::spawn(move || {
+        seccompiler::apply_filter(&lacking).unwrap();
+        serving()
+    });
+    let (mut child, mut pid1, degradations) = starting.join().unwrap();
+    let [files, calls] = degradations.try_into().unwrap();
+    assert!(files.ends_with("this kernel has no Landlock"), "{files}");
+    assert!(calls.contains("any system call"), "{calls}");
+    assert!(pid1.drain().denials().is_empty());
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]
