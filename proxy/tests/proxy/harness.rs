@@ -91,6 +91,7 @@ impl Proxy {
         let resolver = dns::serve(setup.names);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let serving = thread::spawn(move || {
+            give_memory_back();
             let mut startup = Startup::receive(Link::new(theirs))?;
             startup.settings.resolvers = vec![resolver];
             startup.settings.original_destination = meant_for;
@@ -336,6 +337,15 @@ pub(crate) fn start(allow: &[&str]) -> Start {
 
 pub(crate) fn listener() -> TcpListener {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
+}
+
+/// In a process of several threads, as a test is and the proxy is not, glibc's allocator reads a file
+/// when it first gives memory back: that must be behind it before its thread may open none.
+fn give_memory_back() {
+    let blocks: Vec<_> = (0..64)
+        .map(|_| std::hint::black_box(vec![1_u8; 64 * 1024]))
+        .collect();
+    drop(blocks);
 }
 
 fn line(message: &ToProxy) -> Vec<u8> {
