@@ -208,7 +208,7 @@ impl<'p> Forwarder<'p> {
             client,
             &mut switched.stream,
             &switched.flow,
-            &self.proxy.buffers,
+            &self.proxy.spares,
         )
         .await;
         Ok(After::Close)

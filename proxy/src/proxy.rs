@@ -14,7 +14,7 @@ use crate::{
     fan_out::FanOut,
     openings::Openings,
     refusal::{Failure, Refusal, Refused},
-    relay::Buffers,
+    relay::Spares,
     resolve::Resolver,
     upstream::Upstream,
 };
@@ -25,7 +25,7 @@ pub(crate) struct Proxy {
     pub(crate) resolver: Resolver,
     pub(crate) upstream: Option<Upstream>,
     pub(crate) account: Arc<Account>,
-    pub(crate) buffers: Buffers,
+    pub(crate) spares: Spares,
     /// The ports that nftables redirects: asked for once, since it takes a look at every entry.
     pub(crate) stream_ports: BTreeSet<u16>,
     pub(crate) fan_out: FanOut,
@@ -163,7 +163,7 @@ impl Proxy {
             resolver: Resolver::new(&[]).unwrap(),
             upstream: None,
             account: Arc::new(Account::new(report::RunClock::start())),
-            buffers: Buffers::default(),
+            spares: Spares::default(),
             fan_out: FanOut::default(),
             openings: Openings::default(),
         }

@@ -152,7 +152,7 @@ async fn pass(
     })?;
     proxy.account.allow(target.clone());
     let flow = proxy.account.flow(target);
-    relay::run(client, &mut upstream, &flow, &proxy.buffers).await;
+    relay::run(client, &mut upstream, &flow, &proxy.spares).await;
     Ok(())
 }
 

@@ -1,21 +1,24 @@
-//! Copies bytes both ways between a guest and what it was let through to, until both have ended.
+//! Carries bytes both ways between a guest and what it was let through to, until both have ended.
 //!
-//! A tunnel that is silent costs no buffer: one is borrowed only while there are bytes in it. The
-//! end of one direction is passed on, and the other goes on. A connection that is open both ways is
-//! never cut for silence; one that is half open is, or peers that forget their side would pile up.
+//! The first bytes of a direction are copied; one that proves to carry much is spliced. A connection
+//! that is silent holds neither a buffer nor a pipe. The end of one direction is passed on, and the
+//! other goes on. A connection that is open both ways is never cut for silence; one that is half
+//! open is, or peers that forget their side would pile up.
+
+mod copy;
+mod pipes;
+mod splice;
+mod turn;
 
 use std::{
     future::poll_fn,
     io,
     pin::{Pin, pin},
-    sync::{Mutex, PoisonError},
-    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use rustix::net::Shutdown;
 use tokio::{
-    io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf},
     net::{
         TcpStream,
         tcp::{ReadHalf, WriteHalf},
@@ -24,6 +27,31 @@ use tokio::{
 };
 
 use crate::{account::Flow, client::Client};
+use copy::Buffers;
+use pipes::Pipes;
+use splice::Stopped;
+use turn::Turn;
+
+/// Buffers and pipes that no connection is using right now.
+#[derive(Debug, Default)]
+pub(crate) struct Spares {
+    buffers: Buffers,
+    pipes: Pipes,
+}
+
+/// One direction of a connection.
+struct Line<'a, C: Fn(usize)> {
+    from: ReadHalf<'a>,
+    to: WriteHalf<'a>,
+    spares: &'a Spares,
+    /// Is told of all bytes that the kernel has taken for the far side.
+    count: C,
+    turn: Turn,
+}
+
+/// How much of what a direction carries came in big pieces, one after the other.
+#[derive(Debug, Default)]
+struct Bulk(usize);
 
 /// Relays until both directions have ended, one fails, or a half-open one stays silent. What the
 /// client has sent already goes first.
@@ -33,36 +61,34 @@ pub(crate) async fn run(
     client: &mut Client,
     upstream: &mut TcpStream,
     flow: &Flow,
-    buffers: &Buffers,
+    spares: &Spares,
 ) {
-    if copy(client, upstream, flow, buffers).await.is_err() {
+    if both_ways(client, upstream, flow, spares).await.is_err() {
         client.abort();
         // Where it fails the connection is gone already.
         let _ = upstream.set_zero_linger();
     }
 }
 
-async fn copy(
+async fn both_ways(
     client: &mut Client,
     upstream: &mut TcpStream,
     flow: &Flow,
-    buffers: &Buffers,
+    spares: &Spares,
 ) -> io::Result<()> {
-    let (mut from_guest, mut to_guest) = client.stream.split();
-    let (mut from_far, mut to_far) = upstream.split();
+    let (from_guest, to_guest) = client.stream.split();
+    let (from_far, to_far) = upstream.split();
     let early = std::mem::take(&mut client.pending);
     let up = async {
-        flow.add_up(early.len());
-        to_far.write_all(&early).await?;
+        let mut line = Line::new(from_guest, to_far, spares, |bytes| flow.add_up(bytes));
+        copy::send(&mut line.to, &early, &line.count).await?;
         drop(early);
-        pump(&mut from_guest, &mut to_far, buffers, |bytes| {
-            flow.add_up(bytes);
-        })
-        .await
+        line.carry().await
     };
-    let down = pump(&mut from_far, &mut to_guest, buffers, |bytes| {
-        flow.add_down(bytes);
-    });
+    let down = async {
+        let mut line = Line::new(from_far, to_guest, spares, |bytes| flow.add_down(bytes));
+        line.carry().await
+    };
     let (mut up, mut down) = (pin!(up), pin!(down));
     tokio::select! {
         ended = &mut up => {
@@ -73,24 +99,6 @@ async fn copy(
             ended?;
             unless_silent(up, flow).await
         }
-    }
-}
-
-/// Copies until the source ends, and passes the end on.
-async fn pump(
-    from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
-    buffers: &Buffers,
-    count: impl Fn(usize),
-) -> io::Result<()> {
-    loop {
-        let chunk = poll_fn(|cx| poll_chunk(from, buffers, cx)).await?;
-        if chunk.length == 0 {
-            let socket: &TcpStream = to.as_ref();
-            return Ok(rustix::net::shutdown(socket, Shutdown::Write)?);
-        }
-        count(chunk.length);
-        to.write_all(chunk.bytes()).await?;
     }
 }
 
@@ -115,64 +123,62 @@ async fn unless_silent(
     }
 }
 
-/// Reads once, into a buffer that is borrowed only if there is something to read.
-fn poll_chunk<'b>(
-    from: &mut ReadHalf<'_>,
-    buffers: &'b Buffers,
-    cx: &mut Context<'_>,
-) -> Poll<io::Result<Chunk<'b>>> {
-    let mut chunk = Chunk {
-        memory: buffers.take(),
-        length: 0,
-        owner: buffers,
-    };
-    let mut space = ReadBuf::new(&mut chunk.memory);
-    ready!(Pin::new(from).poll_read(cx, &mut space))?;
-    let length = space.filled().len();
-    chunk.length = length;
-    Poll::Ready(Ok(chunk))
-}
-
-/// Buffers that no connection is using right now.
-#[derive(Debug, Default)]
-pub(crate) struct Buffers(Mutex<Vec<Box<[u8]>>>);
-
-/// Bytes on their way, in a buffer that goes back when they have passed.
-struct Chunk<'b> {
-    memory: Box<[u8]>,
-    length: usize,
-    owner: &'b Buffers,
-}
-
-impl Buffers {
-    fn take(&self) -> Box<[u8]> {
-        let spare = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        spare.unwrap_or_else(|| vec![0; BUFFER].into_boxed_slice())
-    }
-
-    fn put_back(&self, memory: Box<[u8]>) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < SPARE {
-            spare.push(memory);
+impl<'a, C: Fn(usize)> Line<'a, C> {
+    fn new(from: ReadHalf<'a>, to: WriteHalf<'a>, spares: &'a Spares, count: C) -> Self {
+        Self {
+            from,
+            to,
+            spares,
+            count,
+            turn: Turn::default(),
         }
     }
-}
 
-impl Chunk<'_> {
-    fn bytes(&self) -> &[u8] {
-        self.memory.get(..self.length).unwrap_or_default()
+    /// Carries until the source ends, and passes the end on.
+    async fn carry(&mut self) -> io::Result<()> {
+        let mut bulk = Bulk::default();
+        let mut may_splice = true;
+        loop {
+            let length = self.copy().await?;
+            if length == 0 {
+                return self.end();
+            }
+            if may_splice && bulk.is_proved_by(length) {
+                match splice::carry(self).await? {
+                    Stopped::Ended => return self.end(),
+                    Stopped::NotWorthIt => bulk = Bulk::default(),
+                    Stopped::Refused => may_splice = false,
+                }
+            }
+        }
+    }
+
+    /// Copies what comes next, and says how much that was; 0 at the end.
+    async fn copy(&mut self) -> io::Result<usize> {
+        let (from, buffers) = (&mut self.from, &self.spares.buffers);
+        let chunk = poll_fn(|cx| copy::poll_chunk(from, buffers, cx)).await?;
+        let bytes = chunk.bytes();
+        copy::send(&mut self.to, bytes, &self.count).await?;
+        self.turn.spend(bytes.len()).await;
+        Ok(bytes.len())
+    }
+
+    fn end(&self) -> io::Result<()> {
+        let to: &TcpStream = self.to.as_ref();
+        Ok(rustix::net::shutdown(to, Shutdown::Write)?)
     }
 }
 
-impl Drop for Chunk<'_> {
-    fn drop(&mut self) {
-        self.owner.put_back(std::mem::take(&mut self.memory));
+impl Bulk {
+    fn is_proved_by(&mut self, length: usize) -> bool {
+        self.0 = if length < BIG { 0 } else { self.0 + length };
+        self.0 >= PROOF
     }
 }
 
-const BUFFER: usize = 64 * 1024;
-/// Buffers beyond these are freed: they were needed by peers that do not take what they are sent.
-const SPARE: usize = 8;
+/// A smaller piece is part of a conversation.
+const BIG: usize = 16 * 1024;
+const PROOF: usize = 256 * 1024;
 const MINUTE: Duration = Duration::from_secs(60);
 const HALF_OPEN_MINUTES: u32 = 10;
 
@@ -182,25 +188,30 @@ mod tests {
 
     use report::{RunClock, Target};
     use tokio::{
-        io::AsyncReadExt as _,
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
         time::{Instant, timeout},
     };
 
-    use super::*;
+    use super::{pipes::Calls, *};
     use crate::{account::Account, client::soon};
 
     /// A relay, with the guest at one end and the far end at the other.
-    struct Relayed {
-        guest: TcpStream,
-        far: TcpStream,
-        client: Client,
-        upstream: TcpStream,
-        flow: Flow,
-        buffers: Buffers,
+    pub(super) struct Relayed {
+        pub(super) guest: TcpStream,
+        pub(super) far: TcpStream,
+        pub(super) client: Client,
+        pub(super) upstream: TcpStream,
+        pub(super) flow: Flow,
+        pub(super) spares: Spares,
     }
 
     impl Relayed {
-        async fn new() -> Self {
+        pub(super) async fn new() -> Self {
+            Self::over(Calls::default()).await
+        }
+
+        /// One that gets from the kernel what `calls` get.
+        pub(super) async fn over(calls: Calls) -> Self {
             let (client, guest) = Client::pair().await;
             let (far, upstream) = Client::pair().await;
             let flow = Arc::new(Account::new(RunClock::start())).flow(Target::default());
@@ -210,12 +221,15 @@ mod tests {
                 client,
                 upstream,
                 flow,
-                buffers: Buffers::default(),
+                spares: Spares {
+                    buffers: Buffers::default(),
+                    pipes: Pipes::with(calls),
+                },
             }
         }
     }
 
-    async fn all_of(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    pub(super) async fn all_of(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).await.map(|_| bytes)
     }
@@ -228,7 +242,7 @@ mod tests {
             mut client,
             mut upstream,
             flow,
-            buffers,
+            spares,
         } = Relayed::new().await;
         client.pending.extend_from_slice(b"early ");
         let talking = async {
@@ -238,7 +252,7 @@ mod tests {
             far.shutdown().await.unwrap();
             heard
         };
-        let relay = run(&mut client, &mut upstream, &flow, &buffers);
+        let relay = run(&mut client, &mut upstream, &flow, &spares);
         let (heard, ()) = soon(async { tokio::join!(talking, relay) }).await;
         assert_eq!(heard, b"early late");
         assert_eq!(flow.moved(), 10);
@@ -252,11 +266,11 @@ mod tests {
             mut client,
             mut upstream,
             flow,
-            buffers,
+            spares,
         } = Relayed::new().await;
         far.set_zero_linger().unwrap();
         drop(far);
-        soon(run(&mut client, &mut upstream, &flow, &buffers)).await;
+        soon(run(&mut client, &mut upstream, &flow, &spares)).await;
         client.finish().await;
         assert_eq!(
             soon(all_of(&mut guest)).await.unwrap_err().kind(),
@@ -272,11 +286,11 @@ mod tests {
             mut client,
             mut upstream,
             flow,
-            buffers,
+            spares,
         } = Relayed::new().await;
         guest.set_zero_linger().unwrap();
         drop(guest);
-        soon(run(&mut client, &mut upstream, &flow, &buffers)).await;
+        soon(run(&mut client, &mut upstream, &flow, &spares)).await;
         drop(upstream);
         assert_eq!(
             soon(all_of(&mut far)).await.unwrap_err().kind(),
@@ -292,16 +306,16 @@ mod tests {
             mut client,
             mut upstream,
             flow,
-            buffers,
+            spares,
         } = Relayed::new().await;
         let talking = async {
             guest.write_all(b"x").await.unwrap();
             assert_eq!(far.read_u8().await.unwrap(), b'x');
             // Every buffer that was ever made is back: one, used by both directions in turn.
-            buffers.0.lock().unwrap().len()
+            spares.buffers.count_spare()
         };
         tokio::select! {
-            () = run(&mut client, &mut upstream, &flow, &buffers) => panic!("the relay ended"),
+            () = run(&mut client, &mut upstream, &flow, &spares) => panic!("the relay ended"),
             spare = talking => assert_eq!(spare, 1),
         }
     }
@@ -314,9 +328,9 @@ mod tests {
             mut client,
             mut upstream,
             flow,
-            buffers,
+            spares,
         } = Relayed::new().await;
-        let relay = run(&mut client, &mut upstream, &flow, &buffers);
+        let relay = run(&mut client, &mut upstream, &flow, &spares);
         assert!(
             timeout(Duration::from_secs(24 * 3600), relay)
                 .await
@@ -332,11 +346,11 @@ mod tests {
             mut client,
             mut upstream,
             flow,
-            buffers,
+            spares,
         } = Relayed::new().await;
         guest.shutdown().await.unwrap();
         let began = Instant::now();
-        run(&mut client, &mut upstream, &flow, &buffers).await;
+        run(&mut client, &mut upstream, &flow, &spares).await;
         let silent = began.elapsed().as_secs();
         assert!((600..660).contains(&silent), "{silent} s");
     }
@@ -349,7 +363,7 @@ mod tests {
             mut client,
             mut upstream,
             flow,
-            buffers,
+            spares,
         } = Relayed::new().await;
         guest.shutdown().await.unwrap();
         let dripping = async {
@@ -359,17 +373,23 @@ mod tests {
             }
             far.shutdown().await.unwrap();
         };
-        let ((), ()) = tokio::join!(dripping, run(&mut client, &mut upstream, &flow, &buffers));
+        let ((), ()) = tokio::join!(dripping, run(&mut client, &mut upstream, &flow, &spares));
         assert_eq!(soon(all_of(&mut guest)).await.unwrap(), b"xxxxx");
     }
 
     #[test]
-    fn spare_buffers_are_bounded() {
-        let buffers = Buffers::default();
-        let taken: Vec<_> = (0..SPARE * 2).map(|_| buffers.take()).collect();
-        for memory in taken {
-            buffers.put_back(memory);
+    fn a_direction_is_bulk_once_much_has_come_in_big_pieces_only() {
+        for (pieces, proved) in [
+            (&[PROOF][..], true),
+            (&[PROOF - 1], false),
+            (&[PROOF / 2, PROOF / 2], true),
+            (&[PROOF / 2, BIG - 1, PROOF / 2], false),
+            (&[BIG - 1; 1000], false),
+            (&[BIG; PROOF / BIG], true),
+        ] {
+            let mut bulk = Bulk::default();
+            let last = pieces.iter().map(|piece| bulk.is_proved_by(*piece)).last();
+            assert_eq!(last, Some(proved), "{} pieces", pieces.len());
         }
-        assert_eq!(buffers.0.lock().unwrap().len(), SPARE);
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     fan_out::FanOut,
     openings::Openings,
     proxy::Proxy,
-    relay::Buffers,
+    relay::Spares,
     reporter::ReportError,
     resolve::Resolver,
     server::Server,
@@ -126,7 +126,7 @@ async fn prepare(settings: &Settings) -> Result<Proxy, StartError> {
         resolver,
         upstream,
         account: Arc::new(Account::new(settings.clock)),
-        buffers: Buffers::default(),
+        spares: Spares::default(),
         fan_out: FanOut::default(),
         openings: Openings::default(),
     })

@@ -44,7 +44,7 @@ pub(crate) async fn run(
     // Boxed, as are requests: a relay must not hold the room for either.
     match Box::pin(inspect(client, permit, proxy)).await {
         Ok(Fitting::Stream) => {
-            relay::run(client, &mut upstream, &flow, &proxy.buffers).await;
+            relay::run(client, &mut upstream, &flow, &proxy.spares).await;
         }
         Ok(Fitting::Requests) => {
             let exchange = Exchange::open(upstream, permit.destination().clone(), flow).await;
