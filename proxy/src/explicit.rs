@@ -14,23 +14,29 @@ use crate::{
     proxy::{Proxy, require},
     refusal::{Refusal, Refused},
     route::Route,
-    tunnel, window,
+    tunnel::{self, Stream},
+    window,
 };
 
 /// Serves one connection to its end.
 pub(crate) async fn serve(mut client: Client, proxy: &Proxy) {
     // Boxed: an open tunnel must not hold the room for what led to it.
-    if let Some(connect) = Box::pin(requests(&mut client, proxy)).await
-        && let Some(opened) = Box::pin(establish(&mut client, connect, proxy)).await
-    {
-        match opened {
-            Opened::FarEnd(permit, upstream) => {
-                tunnel::run(&mut client, upstream, &permit, proxy).await;
-            }
-            Opened::Window => Box::pin(tunnel::to_window(&mut client, proxy)).await,
-        }
+    if let Some(stream) = Box::pin(tunnel(&mut client, proxy)).await {
+        stream.relay(&mut client, proxy).await;
     }
     client.finish().await;
+}
+
+/// Serves requests, and a tunnel until all that is left to do is to relay it.
+async fn tunnel(client: &mut Client, proxy: &Proxy) -> Option<Stream> {
+    let connect = requests(client, proxy).await?;
+    match establish(client, connect, proxy).await? {
+        Opened::FarEnd(permit, upstream) => tunnel::open(client, upstream, permit, proxy).await,
+        Opened::Window => {
+            tunnel::to_window(client, proxy).await;
+            None
+        }
+    }
 }
 
 /// Serves requests up to a `CONNECT`.
@@ -197,6 +203,6 @@ mod tests {
         let (client, _guest) = runtime.block_on(Client::pair());
         let _within = runtime.enter();
         let size = size_of_val(&serve(client, &proxy));
-        assert!(size < 2048, "the state of a connection takes {size} bytes");
+        assert!(size < 1280, "the state of a connection takes {size} bytes");
     }
 }

@@ -16,10 +16,10 @@ use crate::{
     head::Head,
     proxy::{Proxy, by_address, other_kind, require},
     refusal::Refused,
-    relay,
     route::Route,
     spoken::Spoken,
-    tunnel, window,
+    tunnel::{self, Stream},
+    window,
 };
 
 /// Serves one connection, which the guest meant for `dialled`, to its end.
@@ -31,6 +31,15 @@ pub(crate) async fn serve(mut client: Client, dialled: SocketAddr, proxy: &Proxy
             Denial::new(DenyReason::AddressLiteral),
         ));
     }
+    // Boxed: a relay must not hold the room for what led to it.
+    if let Some(stream) = Box::pin(admitted(&mut client, dialled, proxy)).await {
+        stream.relay(&mut client, proxy).await;
+    }
+    client.finish().await;
+}
+
+/// Serves a connection until all that is left to do is to relay it; `None` if that is nothing.
+async fn admitted(client: &mut Client, dialled: SocketAddr, proxy: &Proxy) -> Option<Stream> {
     let address_permit = proxy.decide(&by_address(dialled));
     let opaque = address_permit
         .as_ref()
@@ -42,19 +51,21 @@ pub(crate) async fn serve(mut client: Client, dialled: SocketAddr, proxy: &Proxy
         SPEAK_FIRST
     };
     let permit = match client.spoken(patience).await {
-        // Boxed, both: a relay must not hold the room for what led to it.
         Some(Spoken::Http) => {
-            Box::pin(requests(&mut client, dialled, proxy)).await;
-            return client.finish().await;
+            requests(client, dialled, proxy).await;
+            return None;
         }
-        Some(Spoken::Tls) => Box::pin(tls(&mut client, dialled, proxy)).await,
+        Some(Spoken::Tls) => tls(client, dialled, proxy).await,
         Some(Spoken::Other) | None => stream(dialled, proxy),
     };
-    if let Err(refused) = pass(&mut client, permit, proxy).await {
-        proxy.record(&refused);
-        tunnel::tell(&mut client, &refused).await;
+    match open(permit, proxy).await {
+        Ok(stream) => Some(stream),
+        Err(refused) => {
+            proxy.record(&refused);
+            tunnel::tell(client, &refused).await;
+            None
+        }
     }
-    client.finish().await;
 }
 
 /// Whether nobody redirected the connection: it was made to this listener.
@@ -138,22 +149,17 @@ fn stream(dialled: SocketAddr, proxy: &Proxy) -> Result<Permit, Refused> {
         .map_err(|denial| Refused::new(target_of(&by_address(dialled)), denial))
 }
 
-/// Connects to what was permitted, and relays to the end.
-async fn pass(
-    client: &mut Client,
-    permit: Result<Permit, Refused>,
-    proxy: &Proxy,
-) -> Result<(), Refused> {
+/// Connects to what was permitted.
+async fn open(permit: Result<Permit, Refused>, proxy: &Proxy) -> Result<Stream, Refused> {
     let permit = permit?;
     let target = target_of(permit.destination());
-    let mut upstream = proxy.reach(&permit).await.map_err(|refusal| Refused {
+    let upstream = proxy.reach(&permit).await.map_err(|refusal| Refused {
         target: target.clone(),
         refusal,
     })?;
     proxy.account.allow(target.clone());
     let flow = proxy.account.flow(target);
-    relay::run(client, &mut upstream, &flow, &proxy.spares).await;
-    Ok(())
+    Ok(Stream { upstream, flow })
 }
 
 fn other_than(asked: &Destination, dialled: SocketAddr) -> Denial {
@@ -335,5 +341,13 @@ mod tests {
         serve(client, DIALLED.parse().unwrap(), &proxy).await;
         assert!(began.elapsed() >= SPEAK_FIRST, "{:?}", began.elapsed());
         assert_eq!(proxy.denials(), [of("203.0.113.9", DenyReason::NoName)]);
+    }
+
+    #[tokio::test]
+    async fn an_open_connection_takes_little_room() {
+        let proxy = Proxy::allowing("a.example");
+        let (client, _guest) = Client::pair().await;
+        let size = size_of_val(&serve(client, DIALLED.parse().unwrap(), &proxy));
+        assert!(size < 1280, "the state of a connection takes {size} bytes");
     }
 }

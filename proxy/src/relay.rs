@@ -107,7 +107,7 @@ async fn unless_silent(
     rest: Pin<&mut impl Future<Output = io::Result<()>>>,
     flow: &Flow,
 ) -> io::Result<()> {
-    let silence = async {
+    let silence = Box::pin(async {
         let mut seen = flow.moved();
         let mut silent_for = 0;
         while silent_for < HALF_OPEN_MINUTES {
@@ -116,7 +116,7 @@ async fn unless_silent(
             silent_for = if now == seen { silent_for + 1 } else { 0 };
             seen = now;
         }
-    };
+    });
     tokio::select! {
         ended = rest => ended,
         () = silence => Err(io::ErrorKind::TimedOut.into()),
@@ -144,7 +144,9 @@ impl<'a, C: Fn(usize)> Line<'a, C> {
                 return self.end();
             }
             if may_splice && bulk.is_proved_by(length) {
-                match splice::carry(self).await? {
+                // Boxed, as are other things that few connections come to: every tunnel holds the
+                // room for what is not.
+                match Box::pin(splice::carry(self)).await? {
                     Stopped::Ended => return self.end(),
                     Stopped::NotWorthIt => bulk = Bulk::default(),
                     Stopped::Refused => may_splice = false,

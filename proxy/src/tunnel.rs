@@ -8,6 +8,7 @@ use policy::{Denial, DenyReason, Destination, Host, HostName, Permit, StreamKind
 use tokio::net::TcpStream;
 
 use crate::{
+    account::Flow,
     answer,
     authority::{self, target_of},
     client::{Client, SPEAK_FIRST},
@@ -31,38 +32,44 @@ enum Fitting {
     Requests,
 }
 
-/// Serves an open tunnel to its end.
-pub(crate) async fn run(
+/// A tunnel that may be relayed as it is.
+pub(crate) struct Stream {
+    pub(crate) upstream: TcpStream,
+    pub(crate) flow: Flow,
+}
+
+/// Serves an open tunnel until what is in it may be relayed as it is, or to its end.
+pub(crate) async fn open(
     client: &mut Client,
-    mut upstream: TcpStream,
-    permit: &Permit,
+    upstream: TcpStream,
+    permit: Permit,
     proxy: &Proxy,
-) {
+) -> Option<Stream> {
     let target = target_of(permit.destination());
     proxy.account.allow(target.clone());
     let flow = proxy.account.flow(target.clone());
-    // Boxed, as are requests: a relay must not hold the room for either.
-    match Box::pin(inspect(client, permit, proxy)).await {
-        Ok(Fitting::Stream) => {
-            relay::run(client, &mut upstream, &flow, &proxy.spares).await;
-        }
+    match inspect(client, &permit, proxy).await {
+        Ok(Fitting::Stream) => Some(Stream { upstream, flow }),
         Ok(Fitting::Requests) => {
             let exchange = Exchange::open(upstream, permit.destination().clone(), flow).await;
-            if let Ok(exchange) = exchange {
-                let route = Route::through(proxy, exchange);
-                Box::pin(requests(
-                    client,
-                    Forwarder::new(proxy, route, target),
-                    permit,
-                ))
-                .await;
-            }
+            let route = Route::through(proxy, exchange.ok()?);
+            let forwarder = Forwarder::new(proxy, route, target);
+            Box::pin(requests(client, forwarder, &permit)).await;
+            None
         }
         Err(Some(refused)) => {
             proxy.record(&refused);
             tell(client, &refused).await;
+            None
         }
-        Err(None) => {}
+        Err(None) => None,
+    }
+}
+
+impl Stream {
+    /// Relays it to its end.
+    pub(crate) async fn relay(mut self, client: &mut Client, proxy: &Proxy) {
+        relay::run(client, &mut self.upstream, &self.flow, &proxy.spares).await;
     }
 }
 
@@ -205,7 +212,9 @@ mod tests {
             said
         };
         let serving = async {
-            run(&mut client, upstream, &permit, &proxy).await;
+            if let Some(stream) = open(&mut client, upstream, permit, &proxy).await {
+                stream.relay(&mut client, &proxy).await;
+            }
             client.finish().await;
         };
         let far = async {
