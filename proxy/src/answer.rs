@@ -10,7 +10,10 @@ use policy::{DenyReason, Destination, WINDOW};
 use report::Target;
 use serde::Serialize;
 
-use crate::refusal::{Failure, Refusal, Refused};
+use crate::{
+    refusal::{Failure, Refusal, Refused},
+    socks::Reply,
+};
 
 /// What a response depends on besides what it says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,6 +85,28 @@ pub(crate) fn tls_alert(refusal: &Refusal) -> [u8; 7] {
         Refusal::Failed(_) => INTERNAL_ERROR,
     };
     [ALERT_RECORD, 3, 3, 0, 2, FATAL, description]
+}
+
+/// The reply to a client that speaks SOCKS5. "TTL expired" is left to routers: what took too long is
+/// a host that was not reached.
+pub(crate) fn socks(refusal: &Refusal) -> Reply {
+    match refusal {
+        Refusal::Denied(_) => Reply::NotAllowed,
+        Refusal::Unclear(_) | Refusal::Busy => Reply::GeneralFailure,
+        Refusal::Failed(failure) => match failure {
+            Failure::NoSuchName
+            | Failure::ResolverSilent
+            | Failure::Resolver(_)
+            | Failure::ConnectionTimeout(_) => Reply::HostUnreachable,
+            Failure::ConnectionRefused => Reply::ConnectionRefused,
+            Failure::Unroutable => Reply::NetworkUnreachable,
+            Failure::Connection(_)
+            | Failure::UpstreamProxy(_)
+            | Failure::UpstreamProxyProtocol
+            | Failure::Incomplete
+            | Failure::Response(_) => Reply::GeneralFailure,
+        },
+    }
 }
 
 /// Status, reason phrase, and the parameters of `Proxy-Status` (RFC 9209).
@@ -399,5 +424,25 @@ mod tests {
             alert(Failure::ConnectionRefused.into()),
             [21, 3, 3, 0, 2, 2, 80]
         );
+    }
+
+    #[test]
+    fn a_failure_has_the_reply_of_its_cause_and_a_denial_its_own() {
+        use std::time::Duration;
+        let denial = Denial::new(DenyReason::NameMismatch);
+        for (refusal, reply) in [
+            (Refusal::Denied(denial), Reply::NotAllowed),
+            (Refusal::Busy, Reply::GeneralFailure),
+            (Failure::NoSuchName.into(), Reply::HostUnreachable),
+            (
+                Failure::ConnectionTimeout(Duration::ZERO).into(),
+                Reply::HostUnreachable,
+            ),
+            (Failure::ConnectionRefused.into(), Reply::ConnectionRefused),
+            (Failure::Unroutable.into(), Reply::NetworkUnreachable),
+            (Failure::UpstreamProxy(403).into(), Reply::GeneralFailure),
+        ] {
+            assert_eq!(socks(&refusal), reply, "{refusal:?}");
+        }
     }
 }

@@ -52,7 +52,7 @@ impl Client {
 
     /// Reads the head of the next request. `None`: the client ended the connection between two.
     pub(crate) async fn head(&mut self, patience: Duration) -> Result<Option<Head>, Unheard> {
-        if self.pending.is_empty() && !matches!(timeout(patience, self.more()).await, Ok(Ok(1..))) {
+        if self.first(patience).await.is_none() {
             return Ok(None);
         }
         let deadline = Instant::now() + SPEAK_FIRST;
@@ -70,6 +70,15 @@ impl Client {
                 Ok(Ok(0) | Err(_)) | Err(_) => return Err(Unheard::Gone),
             }
         }
+    }
+
+    /// Waits for the first byte of what comes next, and leaves it where it is. `None`: the client
+    /// ended the connection or stayed silent.
+    pub(crate) async fn first(&mut self, patience: Duration) -> Option<u8> {
+        if self.pending.is_empty() && !matches!(timeout(patience, self.more()).await, Ok(Ok(1..))) {
+            return None;
+        }
+        self.pending.first().copied()
     }
 
     /// Waits until the first bytes tell what the client speaks. `None`: it ended or stayed silent.

@@ -1,20 +1,23 @@
-//! Clients that were told of the proxy: `CONNECT`, and requests with an absolute target.
+//! Clients that were told of the proxy: `CONNECT`, requests with an absolute target, and SOCKS.
+
+use std::time::Duration;
 
 use http::Method;
-use policy::{Permit, StreamKind};
+use policy::StreamKind;
 use report::Target;
-use tokio::net::TcpStream;
 
 use crate::{
     answer,
     authority::{self, target_of},
-    client::Client,
+    client::{Client, SPEAK_FIRST},
     forward::{Course, Forwarder, Judged, Judgement},
     head::{Framing, Head},
+    negotiation,
     proxy::{Proxy, require},
     refusal::{Refusal, Refused},
     route::Route,
-    tunnel::{self, Stream},
+    socks,
+    tunnel::{self, Opened, Stream},
     window,
 };
 
@@ -27,10 +30,32 @@ pub(crate) async fn serve(mut client: Client, proxy: &Proxy) {
     client.finish().await;
 }
 
+/// Tells a client that it is one too many, in what it speaks.
+pub(crate) async fn turn_away(mut client: Client, refused: &Refused) {
+    let answer = match client.first(FAREWELL).await {
+        Some(socks::VERSION) => socks::NO_METHOD.to_vec(),
+        Some(socks::OLD_VERSION) => socks::OLD_REJECTED.to_vec(),
+        Some(_) | None => answer::http(refused, answer::LAST),
+    };
+    // Whether it could be told or not, the connection ends.
+    let _ = client.send(&answer).await;
+    client.finish().await;
+}
+
 /// Serves requests, and a tunnel until all that is left to do is to relay it.
 async fn tunnel(client: &mut Client, proxy: &Proxy) -> Option<Stream> {
-    let connect = requests(client, proxy).await?;
-    match establish(client, connect, proxy).await? {
+    let opened = match client.first(SPEAK_FIRST).await? {
+        socks::VERSION => negotiation::open(client, proxy).await?,
+        socks::OLD_VERSION => {
+            negotiation::decline(client, proxy).await;
+            return None;
+        }
+        _ => {
+            let connect = requests(client, proxy).await?;
+            establish(client, connect, proxy).await?
+        }
+    };
+    match opened {
         Opened::FarEnd(permit, upstream) => tunnel::open(client, upstream, permit, proxy).await,
         Opened::Window => {
             tunnel::to_window(client, proxy).await;
@@ -62,13 +87,6 @@ fn judge(head: &Head, proxy: &Proxy) -> Judgement {
     }))
 }
 
-/// What a tunnel leads to.
-enum Opened {
-    FarEnd(Permit, TcpStream),
-    /// Some clients ask for a tunnel whatever they want.
-    Window,
-}
-
 /// Answers a `CONNECT`: with `200` only once the far end is connected, so that a client that reads
 /// it may rely on it.
 async fn establish(client: &mut Client, connect: Head, proxy: &Proxy) -> Option<Opened> {
@@ -86,26 +104,17 @@ async fn establish(client: &mut Client, connect: Head, proxy: &Proxy) -> Option<
 /// Decides on a `CONNECT` and connects to what it names.
 async fn open(head: &Head, proxy: &Proxy) -> Result<Opened, Refused> {
     let destination = authority::of_connect(head)?;
-    let target = target_of(&destination);
     if head.framing != Framing::Empty {
         return Err(Refused {
-            target,
+            target: target_of(&destination),
             refusal: Refusal::Unclear("CONNECT has no body".to_owned()),
         });
     }
-    if window::is_at(&destination) {
-        return Ok(Opened::Window);
-    }
-    let permit = proxy
-        .decide(&destination)
-        .map_err(|denial| Refused::new(target.clone(), denial))?;
-    let upstream = proxy
-        .reach(&permit)
-        .await
-        .map_err(|refusal| Refused { target, refusal })?;
-    Ok(Opened::FarEnd(permit, upstream))
+    tunnel::reach(&destination, proxy).await
 }
 
+/// How long a client that is turned away is waited for, to learn what it speaks.
+const FAREWELL: Duration = Duration::from_secs(1);
 const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 #[cfg(test)]
@@ -176,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_http_is_answered_and_counted() {
-        let (said, denials) = asked("a.example", "\u{5}\u{1}\0").await;
+        let (said, denials) = asked("a.example", "\u{6}\u{1}\0").await;
         assert!(
             said.starts_with("HTTP/1.1 400 egress denied: malformed\r\n"),
             "{said}"
@@ -204,5 +213,40 @@ mod tests {
         let _within = runtime.enter();
         let size = size_of_val(&serve(client, &proxy));
         assert!(size < 1280, "the state of a connection takes {size} bytes");
+    }
+
+    #[tokio::test]
+    async fn the_first_byte_tells_socks_from_http() {
+        let (said, denials) =
+            asked("a.example", "\u{5}\u{1}\0\u{5}\u{1}\0\u{3}\u{1}b\0\u{7}").await;
+        assert_eq!(said.as_bytes()[..4], [5, 0, 5, 2]);
+        assert_eq!(denials, [("b".to_owned(), DenyReason::NotAllowed)]);
+        let (said, denials) = asked("a.example", "\u{4}\u{1}\0\u{7}").await;
+        assert_eq!(said.as_bytes(), [0, 91, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(denials, [(String::new(), DenyReason::Malformed)]);
+    }
+
+    #[tokio::test]
+    async fn one_too_many_is_told_so_in_what_it_speaks() {
+        for (sent, starts) in [
+            (&b"\x05\x01\0"[..], &[5, 0xff][..]),
+            (b"\x04\x01", &[0, 91]),
+            (b"CONNECT", b"HTTP/1.1 503 "),
+            (b"", b"HTTP/1.1 503 "),
+        ] {
+            let (client, mut guest) = Client::pair().await;
+            guest.write_all(sent).await.unwrap();
+            guest.shutdown().await.unwrap();
+            let refused = Refused {
+                target: Target::default(),
+                refusal: Refusal::Busy,
+            };
+            let mut said = Vec::new();
+            let reading = guest.read_to_end(&mut said);
+            let (read, ()) =
+                soon(async { tokio::join!(reading, turn_away(client, &refused)) }).await;
+            read.unwrap();
+            assert!(said.starts_with(starts), "{sent:?}: {said:?}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The proxy runs beside the guest, unprivileged, with what PID 1 handed it: an allowlist, listening
 //! sockets, and one link. It opens no file. A connection goes, step by step, from what a client
-//! asked for (`head`, `authority`, `client_hello`) over what policy permits (`proxy`) and the
+//! asked for (`head`, `socks`, `authority`, `client_hello`) over what policy permits (`proxy`) and the
 //! addresses that the guard let through (`resolve`, `dial`) to the bytes in between (`relay`,
 //! `forward`); each step takes only what the one before it made. What happened is counted
 //! (`account`) and told to PID 1 (`reporter`), which alone can tell the host.
@@ -27,6 +27,7 @@ mod forward;
 pub mod fuzz;
 mod head;
 mod incoming;
+mod negotiation;
 mod openings;
 mod outgoing;
 mod proxy;
@@ -39,6 +40,7 @@ mod resolve;
 mod route;
 mod server;
 mod settings;
+mod socks;
 mod spoken;
 mod startup;
 mod tunnel;

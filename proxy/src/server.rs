@@ -13,7 +13,6 @@ use tokio::{
 };
 
 use crate::{
-    answer,
     authority::target_of,
     client::Client,
     control::{Listener, Order, Orders},
@@ -147,7 +146,7 @@ impl Server {
     }
 
     /// Counts one connection too many, and tells a client that can read it.
-    fn turn_away(&mut self, ingress: Ingress, mut client: Client, dialled: Option<SocketAddr>) {
+    fn turn_away(&mut self, ingress: Ingress, client: Client, dialled: Option<SocketAddr>) {
         let target =
             dialled.map_or_else(Target::default, |dialled| target_of(&by_address(dialled)));
         let refused = Refused {
@@ -156,11 +155,8 @@ impl Server {
         };
         self.proxy.record(&refused);
         if ingress == Ingress::Explicit && self.farewells.len() < MAX_FAREWELLS {
-            self.farewells.spawn(async move {
-                // Whether it could be told or not, the connection ends.
-                let _ = client.send(&answer::http(&refused, answer::LAST)).await;
-                client.finish().await;
-            });
+            self.farewells
+                .spawn(async move { explicit::turn_away(client, &refused).await });
         }
     }
 

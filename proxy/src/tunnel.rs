@@ -1,5 +1,5 @@
-//! What happens in a tunnel after `200`: its first bytes must be for the host that it was opened
-//! for, or none of them goes out.
+//! Tunnels, in whatever language they are asked for: where one may lead, and that its first bytes
+//! are for the host that it was opened for, or none of them goes out.
 //!
 //! Without this, a client that was let through to one host could ask the far end for another that
 //! lives at the same address.
@@ -24,6 +24,13 @@ use crate::{
     window,
 };
 
+/// What a tunnel leads to.
+pub(crate) enum Opened {
+    FarEnd(Permit, TcpStream),
+    /// Some clients ask for a tunnel whatever they want.
+    Window,
+}
+
 /// What was seen at the start of a tunnel, and fits.
 enum Fitting {
     /// A stream that may be relayed as it is.
@@ -36,6 +43,22 @@ enum Fitting {
 pub(crate) struct Stream {
     pub(crate) upstream: TcpStream,
     pub(crate) flow: Flow,
+}
+
+/// Decides on the destination of a tunnel and connects to it.
+pub(crate) async fn reach(destination: &Destination, proxy: &Proxy) -> Result<Opened, Refused> {
+    if window::is_at(destination) {
+        return Ok(Opened::Window);
+    }
+    let target = target_of(destination);
+    let permit = proxy
+        .decide(destination)
+        .map_err(|denial| Refused::new(target.clone(), denial))?;
+    let upstream = proxy
+        .reach(&permit)
+        .await
+        .map_err(|refusal| Refused { target, refusal })?;
+    Ok(Opened::FarEnd(permit, upstream))
 }
 
 /// Serves an open tunnel until what is in it may be relayed as it is, or to its end.

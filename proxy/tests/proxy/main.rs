@@ -21,6 +21,8 @@ mod redirect;
 #[cfg(test)]
 mod reports;
 #[cfg(test)]
+mod socks;
+#[cfg(test)]
 mod startup;
 #[cfg(test)]
 mod tls;
