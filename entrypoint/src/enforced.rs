@@ -21,7 +21,7 @@ use crate::{
     oom,
     outbox::Outbox,
     outcome::Outcome,
-    proxy::Proxy,
+    proxy::{self, Proxy},
     self_test::{Probes, Proof},
     session::Session,
     signals::Signals,
@@ -94,6 +94,10 @@ impl Enforced {
         let launch = Launch::confined(&identities.guest)?;
         let mut environment = environment::inherited(std::env::vars_os(), Some(user));
         environment::add_proxy(&mut environment, allowlist.proxy_port);
+        if allowlist.policy.opens(SSH_PORT) {
+            let proxy = proxy::executable()?;
+            environment::add_ssh(&mut environment, allowlist.proxy_port, &proxy);
+        }
         let sacrifice = oom::Sacrifice::prepare();
         self.report.degradations.extend(sacrifice.degradation());
         outbox.push(Body::Enforcing(self.report));
@@ -195,6 +199,7 @@ fn port_of(authority: &str) -> Option<u16> {
     authority.rsplit_once(':')?.1.parse().ok()
 }
 
+const SSH_PORT: u16 = 22;
 const MAX_CONNECTIONS: u32 = 4096;
 
 #[cfg(test)]

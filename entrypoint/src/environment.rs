@@ -32,6 +32,10 @@ pub(crate) fn inherited(
 }
 
 /// Tells clients where the proxy is. A courtesy: what does not read these is redirected.
+///
+/// A proxy that was named before is replaced, since it is out of reach; a choice of another kind is
+/// kept. `ALL_PROXY` is HTTP as well: of SOCKS some clients only say that they lack a package for
+/// it, and do so for the mere variable (ADR 15).
 pub(crate) fn add_proxy(environment: &mut Environment, port: u16) {
     let http = format!("http://127.0.0.1:{port}");
     for (name, value) in [
@@ -43,7 +47,8 @@ pub(crate) fn add_proxy(environment: &mut Environment, port: u16) {
         environment.insert(name.to_lowercase().into(), value.clone().into());
         environment.insert(name.into(), value.into());
     }
-    environment.insert("NODE_USE_ENV_PROXY".into(), "1".into());
+    let node = environment.entry("NODE_USE_ENV_PROXY".into());
+    node.or_insert_with(|| "1".into());
     let java = format!(
         "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={port} -Dhttps.proxyHost=127.0.0.1 \
          -Dhttps.proxyPort={port} -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
@@ -58,6 +63,27 @@ pub(crate) fn add_proxy(environment: &mut Environment, port: u16) {
         None => java.into(),
     };
     environment.insert("JAVA_TOOL_OPTIONS".into(), java);
+}
+
+/// Has git go through the proxy over SSH too, so that the record has it and a refusal explains
+/// itself; without it, git would reach the address that it was told by DNS.
+///
+/// An ssh that the user chose is kept. So is everything where `program` could be read otherwise by
+/// one of the two shells that it passes, or by ssh.
+pub(crate) fn add_ssh(environment: &mut Environment, port: u16, program: &Path) {
+    let chosen = ["GIT_SSH_COMMAND", "GIT_SSH"];
+    if chosen
+        .iter()
+        .any(|name| environment.contains_key(OsStr::new(name)))
+    {
+        return;
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    if let Some(program) = program.to_str().filter(|path| path.chars().all(plain)) {
+        let command =
+            format!("ssh -o ProxyCommand='{program} connect --proxy 127.0.0.1:{port} %h %p'");
+        environment.insert("GIT_SSH_COMMAND".into(), command.into());
+    }
 }
 
 /// `SANDBOX_…` is how PID 1 is spoken to; the nonce of the report channel is among it.
@@ -176,5 +202,64 @@ mod tests {
             environment[OsStr::new("https_proxy")],
             "http://127.0.0.1:3128"
         );
+    }
+
+    fn ssh_command(own: &[(&str, &str)], program: &str) -> Option<String> {
+        let mut environment = inherited(variables(own), None);
+        add_ssh(&mut environment, 3128, Path::new(program));
+        let command = environment.get(OsStr::new("GIT_SSH_COMMAND"))?;
+        Some(command.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn git_goes_through_the_proxy_over_ssh() {
+        let command = ssh_command(&[], "/usr/local/bin/sandbox-egress-proxy").unwrap();
+        assert_eq!(
+            command,
+            "ssh -o ProxyCommand='/usr/local/bin/sandbox-egress-proxy connect --proxy \
+             127.0.0.1:3128 %h %p'"
+        );
+    }
+
+    #[test]
+    fn an_ssh_that_the_user_chose_is_kept() {
+        let own = [("GIT_SSH_COMMAND", "ssh -i key")];
+        assert_eq!(ssh_command(&own, "/bin/proxy").unwrap(), "ssh -i key");
+        assert_eq!(ssh_command(&[("GIT_SSH", "/opt/ssh")], "/bin/proxy"), None);
+    }
+
+    #[test]
+    fn a_path_that_a_shell_could_read_otherwise_is_left_out() {
+        for program in [
+            "/a b/proxy",
+            "/a'b/proxy",
+            "/a%h/proxy",
+            "/a$x/proxy",
+            "/a;b",
+        ] {
+            assert_eq!(ssh_command(&[], program), None, "{program}");
+        }
+    }
+
+    #[test]
+    fn what_the_user_chose_for_node_is_kept() {
+        for (own, expected) in [(&[("NODE_USE_ENV_PROXY", "0")][..], "0"), (&[], "1")] {
+            let mut environment = inherited(variables(own), None);
+            add_proxy(&mut environment, 1);
+            assert_eq!(environment[OsStr::new("NODE_USE_ENV_PROXY")], expected);
+        }
+    }
+
+    #[test]
+    fn no_variable_names_a_socks_proxy() {
+        let mut environment = Environment::new();
+        add_proxy(&mut environment, 1);
+        for (name, value) in &environment {
+            assert!(
+                !value.to_str().unwrap().contains("socks"),
+                "{}",
+                name.display()
+            );
+        }
     }
 }

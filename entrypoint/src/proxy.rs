@@ -161,7 +161,7 @@ fn parse(reader: &mut FrameReader) -> io::Result<Option<FromProxy>> {
 }
 
 /// Beside PID 1's own executable: wherever an image puts the two, they are put together.
-fn executable() -> Result<PathBuf, Failure> {
+pub(crate) fn executable() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe().map_err(Failure::system(STEP))?;
     let path = own.with_file_name(NAME);
     if path.is_file() {

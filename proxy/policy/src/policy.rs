@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use crate::builder::{Builder, Full};
 use crate::decision::{Decision, Denial, Permit};
 use crate::digest::Digest;
-use crate::entry::Effect;
+use crate::entry::{Effect, Terms};
 use crate::error::PolicyError;
 use crate::fault::{ErrorCode, Fault};
 use crate::host::Destination;
@@ -201,6 +201,17 @@ impl Policy {
             .filter(|ports| ports.high() - ports.low() < WIDEST_STREAM_RANGE)
             .flat_map(|ports| ports.low()..=ports.high());
         [80, 443].into_iter().chain(named).collect()
+    }
+
+    /// Whether some entry allows `port` of some host for any stream, as SSH needs it.
+    #[must_use]
+    pub fn opens(&self, port: u16) -> bool {
+        let allows = |terms: Terms| {
+            terms.effect == Effect::Allow
+                && matches!(terms.kind, None | Some(StreamKind::Tcp))
+                && terms.ports.is_some_and(|ports| ports.contains(port))
+        };
+        self.rules.iter().any(|(_, rule)| allows(rule.terms))
     }
 
     /// What the address entries allow, less what is denied, as pieces that do not overlap: for a
@@ -445,6 +456,22 @@ mod tests {
         assert_eq!(permit.rule(), "ssh.github.com:443/tcp");
         assert!(permit.kinds().is_opaque() && permit.kinds().contains(StreamKind::Tls));
         assert!(!permit.kinds().contains(StreamKind::Http));
+    }
+
+    #[test]
+    fn a_port_is_open_where_an_entry_allows_any_stream_on_it() {
+        for (list, opens) in [
+            ("a.example:22", true),
+            ("a.example:20-30", true),
+            ("*.a.example:*", true),
+            ("192.0.2.0/24:22", true),
+            ("a.example:22/tcp", true),
+            ("a.example", false),
+            ("a.example:22/tls", false),
+            ("a.example, !b.example:22", false),
+        ] {
+            assert_eq!(Policy::parse(list).unwrap().opens(22), opens, "{list}");
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::dns;
 
 /// A proxy, and everything around it.
 pub(crate) struct Proxy {
-    explicit: SocketAddr,
+    pub(crate) explicit: SocketAddr,
     redirect: SocketAddr,
     /// Where questions arrive: over TCP, and over UDP.
     pub(crate) questions: [SocketAddr; 2],

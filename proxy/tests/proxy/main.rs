@@ -5,6 +5,8 @@
 //! the program itself.
 
 #[cfg(test)]
+mod command;
+#[cfg(test)]
 mod connect;
 #[cfg(test)]
 mod dns;
