@@ -236,6 +236,15 @@ fn requests_are_held_to_the_host_that_was_asked_for() {
 }
 
 #[test]
+fn the_guests_window_is_there_too() {
+    let proxy = Proxy::start(&["origin.test"]);
+    let mut client = connected(&proxy, &to_name("egress.sandbox", 80));
+    let response = client.request("GET / HTTP/1.1\r\nHost: egress.sandbox\r\n\r\n");
+    assert!(response.head.starts_with("HTTP/1.1 200 "), "{response:?}");
+    assert_eq!(proxy.finish().denials(), []);
+}
+
+#[test]
 fn what_is_not_served_is_answered_and_counted() {
     let proxy = Proxy::start(&["origin.test"]);
     for (sent, answer) in [
