@@ -2,6 +2,9 @@
 
 mod ago;
 mod coverage;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod list;
 mod show;
 mod table;

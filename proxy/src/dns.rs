@@ -5,6 +5,8 @@
 //! through names. What is answered is flat (the name that was asked for, and addresses), holds no
 //! address that the guard would not let the proxy dial, and no record type that carries text.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod question;
 mod reply;
 mod serve;

@@ -1,10 +1,17 @@
 //! What holds whatever bytes a guest sends, as functions that fail where it does not.
 //!
 //! Property tests run them here, and `tests/fuzz` on what a fuzzer finds. No program has them.
+#![expect(clippy::panic, reason = "what does not hold fails")]
 
+mod body;
+mod head;
 mod hello;
 
+pub use body::request_body;
+pub use head::request_head;
 pub use hello::client_hello;
+
+pub use crate::dns::fuzz::question;
 
 /// Where to cut bytes in two: everywhere if they are few, else at the ends, in the middle, and at
 /// places that the bytes themselves choose.

@@ -153,7 +153,8 @@ pub(crate) fn other_kind(permit: &Permit) -> Denial {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[expect(clippy::unwrap_used, reason = "only tests and fuzzers have it")]
 impl Proxy {
     /// A proxy with this allowlist, and no resolver.
     pub(crate) fn allowing(list: &str) -> Self {

@@ -9,6 +9,9 @@ mod clock;
 mod counts;
 mod distinct;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod gaps;
 mod heaviest;
 mod ledger;

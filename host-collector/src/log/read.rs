@@ -52,6 +52,16 @@ impl Entries {
         }
     }
 
+    /// The lines of a file with this content.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn of(content: Vec<u8>) -> Self {
+        Self {
+            files: Vec::new().into_iter(),
+            content,
+            skipped: 0,
+        }
+    }
+
     /// Lines that were skipped so far.
     #[must_use]
     pub const fn skipped(&self) -> u64 {

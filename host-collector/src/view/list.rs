@@ -57,7 +57,11 @@ fn as_json(entries: &[Entry], out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-fn as_table(entries: &[Entry], terminal: Terminal, out: &mut impl Write) -> io::Result<()> {
+pub(super) fn as_table(
+    entries: &[Entry],
+    terminal: Terminal,
+    out: &mut impl Write,
+) -> io::Result<()> {
     if entries.is_empty() {
         return writeln!(out, "no runs yet");
     }

@@ -87,7 +87,12 @@ fn find(mut entries: impl Iterator<Item = Entry>, run: &str) -> Result<Entry, Vi
     }
 }
 
-fn describe(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String) -> fmt::Result {
+pub(super) fn describe(
+    session: &Session,
+    now: Timestamp,
+    zone: &TimeZone,
+    out: &mut String,
+) -> fmt::Result {
     launch(session, now, zone, out)?;
     network(session, out)?;
     if let Some(evidence) = &session.evidence {

@@ -12,6 +12,9 @@ mod digest;
 mod entry;
 mod error;
 mod fault;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod grammar;
 mod guard;
 mod hint;

@@ -89,7 +89,7 @@ impl Reply {
         let message = self.message(question);
         let limit = match (via, question.edns) {
             (Transport::Udp, None) => PLAIN_DATAGRAM,
-            (Transport::Udp, Some(offer)) => offer.max_payload.clamp(PLAIN_DATAGRAM, DATAGRAM),
+            (Transport::Udp, Some(offer)) => offer.max_payload.clamp(PLAIN_DATAGRAM, LIMIT),
             (Transport::Tcp | Transport::Icmp | Transport::Other, _) => u16::MAX,
         };
         let bytes = message.to_vec().unwrap_or_default();
@@ -117,8 +117,7 @@ impl Reply {
         }
         if let Some(offer) = question.edns {
             let mut edns = Edns::new();
-            edns.set_max_payload(DATAGRAM)
-                .set_dnssec_ok(offer.dnssec_ok);
+            edns.set_max_payload(LIMIT).set_dnssec_ok(offer.dnssec_ok);
             if let Some(why) = &self.why {
                 edns.options_mut().insert(why.option());
             }
@@ -153,7 +152,7 @@ const MAX_WORDS: usize = 180;
 /// What a client takes that does not say more (RFC 1035 section 4.2.1).
 const PLAIN_DATAGRAM: u16 = 512;
 /// What no path has to cut: 1280 less the headers, as resolvers agreed on in 2020.
-const DATAGRAM: u16 = 1232;
+pub(super) const LIMIT: u16 = 1232;
 
 /// An answer in short: its code and records, and `tc` where it is cut.
 #[cfg(test)]
