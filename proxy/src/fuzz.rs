@@ -30,3 +30,39 @@ fn cuts(bytes: &[u8]) -> impl Iterator<Item = usize> {
             .filter(move |cut| length > 32 && *cut <= length),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    #[test]
+    fn everything_that_fuzzers_have_found_holds() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus");
+        for (target, holds) in [
+            ("client_hello", client_hello as fn(&[u8])),
+            ("dns_question", question),
+            ("request_body", request_body),
+            ("request_head", request_head),
+        ] {
+            let found = fs::read_dir(corpus.join(target)).unwrap();
+            let inputs: Vec<_> = found
+                .map(|input| fs::read(input.unwrap().path()).unwrap())
+                .collect();
+            assert!(inputs.len() > 3, "{target} has no corpus");
+            inputs.iter().for_each(|input| holds(input));
+        }
+    }
+
+    #[test]
+    fn few_bytes_are_cut_everywhere_and_many_at_both_ends() {
+        assert_eq!(cuts(b"abc").collect::<Vec<_>>(), [0, 1, 2, 3]);
+        let many: Vec<_> = cuts(&[7; 100]).collect();
+        assert!(
+            [1, 5, 50, 99].iter().all(|cut| many.contains(cut)),
+            "{many:?}"
+        );
+        assert!(many.iter().all(|cut| *cut <= 100), "{many:?}");
+    }
+}

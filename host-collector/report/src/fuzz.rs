@@ -10,6 +10,9 @@ use crate::{
 
 /// However a stream is cut it gives the same lines; each is no message, or one whose record is one
 /// harmless line that means the same; and the journal gives the account that the messages gave.
+///
+/// # Panics
+/// Where it does not hold.
 pub fn report_frames(bytes: &[u8]) {
     for limit in [MAX_FRAME, 64] {
         let (lines, error) = lines(&[bytes], limit);
@@ -123,6 +126,8 @@ fn link(line: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -173,5 +178,17 @@ mod tests {
     #[test]
     fn an_account_is_final_only_if_it_was_closed() {
         report_frames(b"{\"seq\":1,\"t\":1}\n{\"type\":\"news\",\"seq\":2,\"t\":1}\n");
+    }
+
+    #[test]
+    fn everything_that_fuzzers_have_found_holds() {
+        let corpus =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/report_frames");
+        let found = fs::read_dir(corpus).unwrap();
+        let inputs: Vec<_> = found
+            .map(|input| fs::read(input.unwrap().path()).unwrap())
+            .collect();
+        assert!(inputs.len() > 2, "no corpus");
+        inputs.iter().for_each(|input| report_frames(input));
     }
 }

@@ -133,6 +133,7 @@ fn close_to_others(path: &Path, mode: u32) -> io::Result<()> {
 mod tests {
     use std::fs;
 
+    use proptest::prelude::*;
     use sha2::{Digest as _, Sha256};
 
     use super::*;
@@ -263,6 +264,29 @@ mod tests {
         let kept = Entries::open(dir.path()).count() as u64;
         let first: Session = serde_json::from_str(lines(dir.path()).first().unwrap()).unwrap();
         assert_eq!(kept + first.dropped_runs.unwrap(), 100);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn whatever_the_lines_and_the_limit_every_run_is_kept_or_counted(
+            lengths in proptest::collection::vec(0usize..600, 1..40),
+            file in 1u64..3000,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let log = Log::open(dir.path(), Limits { file }).unwrap();
+            for (n, length) in lengths.iter().enumerate() {
+                let mut session = session(n);
+                session.launch.image = "i".repeat(*length);
+                log.append(&session).unwrap();
+            }
+            let mut entries = Entries::open(dir.path());
+            let kept: Vec<_> = entries.by_ref().filter_map(|entry| entry.session.run_id).collect();
+            let first: Session = serde_json::from_str(lines(dir.path()).first().unwrap()).unwrap();
+            let dropped = usize::try_from(first.dropped_runs.unwrap_or(0)).unwrap();
+            let newest: Vec<_> = (dropped..lengths.len()).rev().map(|n| n.to_string()).collect();
+            prop_assert_eq!((kept, entries.skipped()), (newest, 0));
+        }
     }
 
     #[test]

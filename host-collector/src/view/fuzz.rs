@@ -13,6 +13,9 @@ use crate::{
 
 /// Whatever stands between two lines of the log hides neither; what is read of it is written back
 /// the same; and nothing of it acts on the terminal that it is shown on.
+///
+/// # Panics
+/// Where it does not hold.
 pub fn session_lines(bytes: &[u8]) {
     let content = [BEFORE, bytes, b"\n", AFTER].concat();
     let mut read = Entries::of(content);
@@ -95,6 +98,8 @@ const AFTER: &[u8] = b"{\"run_id\":\"after\"}\n";
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -139,5 +144,17 @@ mod tests {
         fn any_bytes_hide_no_line(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             session_lines(&bytes);
         }
+    }
+
+    #[test]
+    fn everything_that_fuzzers_have_found_holds() {
+        let corpus =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus/session_lines");
+        let found = fs::read_dir(corpus).unwrap();
+        let inputs: Vec<_> = found
+            .map(|input| fs::read(input.unwrap().path()).unwrap())
+            .collect();
+        assert!(inputs.len() > 2, "no corpus");
+        inputs.iter().for_each(|input| session_lines(input));
     }
 }

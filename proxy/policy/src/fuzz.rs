@@ -11,6 +11,9 @@ use crate::{Decision, Destination, Host, Policy, is_guarded};
 /// as; that says the same when it is asked again; that a deny narrows and an entry only widens.
 ///
 /// What follows the last NUL is a destination, `host:port`.
+///
+/// # Panics
+/// Where it does not hold.
 pub fn allowlist(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (list, asked) = text.rsplit_once('\0').unwrap_or((&text, ""));
@@ -138,6 +141,8 @@ fn same(one: &Decision, other: &Decision) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use proptest::prelude::*;
 
     use super::*;
@@ -165,10 +170,10 @@ mod tests {
     #[test]
     fn what_the_vectors_allow_and_refuse_holds() {
         for vectors in ["policy.jsonl", "policy-reject.jsonl"] {
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            let path = Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("../../tests/vectors")
                 .join(vectors);
-            for line in std::fs::read_to_string(path).unwrap().lines() {
+            for line in fs::read_to_string(path).unwrap().lines() {
                 let vector: serde_json::Value = serde_json::from_str(line).unwrap();
                 for list in ["allow", "entry", "entries", "list"]
                     .into_iter()
@@ -183,5 +188,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn everything_that_fuzzers_have_found_holds() {
+        let corpus =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/allowlist");
+        let found = fs::read_dir(corpus).unwrap();
+        let inputs: Vec<_> = found
+            .map(|input| fs::read(input.unwrap().path()).unwrap())
+            .collect();
+        assert!(inputs.len() > 2, "no corpus");
+        inputs.iter().for_each(|input| allowlist(input));
     }
 }

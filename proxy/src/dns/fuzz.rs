@@ -10,6 +10,9 @@ use crate::proxy::Proxy;
 
 /// Whatever is answered can be read, is an answer to this question and to no other, and fits the way
 /// that it goes; only a plain question about a name on the list is asked of anybody.
+///
+/// # Panics
+/// Where it does not hold.
 pub fn question(message: &[u8]) {
     for via in [Transport::Udp, Transport::Tcp] {
         let proxy = Proxy::allowing("a.example, *.b.example, c.example:22, !d.b.example");

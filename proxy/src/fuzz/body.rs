@@ -19,6 +19,9 @@ enum Outcome {
 
 /// However a body in chunks is cut on its way the origin gets the same bytes of it, those that a
 /// plain reader finds; and one whose end was not seen never looks whole.
+///
+/// # Panics
+/// Where it does not hold.
 pub fn request_body(bytes: &[u8]) {
     let whole = carried(bytes, 0, Framing::Chunked);
     for cut in cuts(bytes) {

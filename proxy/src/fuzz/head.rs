@@ -14,6 +14,9 @@ use crate::{
 
 /// However a head is cut on its way it is the same head; written anew it means the same; it has one
 /// framing at most, and names hosts that are their own spelling.
+///
+/// # Panics
+/// Where it does not hold.
 pub fn request_head(bytes: &[u8]) {
     let whole = Head::parse(bytes);
     let spoken = Spoken::classify(bytes);

@@ -10,6 +10,9 @@ type Read = Result<Option<ServerName>, HelloError>;
 
 /// However a stream is cut, on its way or into records, it names the same host or none, and no other
 /// reading of it names another.
+///
+/// # Panics
+/// Where it does not hold.
 pub fn client_hello(bytes: &[u8]) {
     let whole = Assembly::default().read(bytes);
     for cut in cuts(bytes) {

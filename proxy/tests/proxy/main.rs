@@ -13,6 +13,8 @@ mod dns;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod hellos;
+#[cfg(test)]
 mod http;
 #[cfg(test)]
 mod origin;
