@@ -189,6 +189,8 @@ mod tests {
             .map(|input| fs::read(input.unwrap().path()).unwrap())
             .collect();
         assert!(inputs.len() > 2, "no corpus");
-        inputs.iter().for_each(|input| report_frames(input));
+        for input in &inputs {
+            report_frames(input);
+        }
     }
 }

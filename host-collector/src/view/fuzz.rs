@@ -155,6 +155,8 @@ mod tests {
             .map(|input| fs::read(input.unwrap().path()).unwrap())
             .collect();
         assert!(inputs.len() > 2, "no corpus");
-        inputs.iter().for_each(|input| session_lines(input));
+        for input in &inputs {
+            session_lines(input);
+        }
     }
 }
