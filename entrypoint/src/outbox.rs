@@ -37,7 +37,11 @@ impl Outbox {
         Self {
             clock,
             last_seq: 0,
-            totals: Totals::default(),
+            // Whoever counts from the start says so by a zero.
+            totals: Totals {
+                ech_offered: Some(0),
+                ..Totals::default()
+            },
             pending: Ledger::new(PENDING_KEYS),
             unacknowledged: VecDeque::new(),
             written: 0,
@@ -419,6 +423,7 @@ mod tests {
                 failures: 0,
                 bytes_up: bytes,
                 bytes_down: 0,
+                ech_offered: 1,
             });
         }
         outbox.flush();

@@ -12,11 +12,11 @@ use std::{
     },
 };
 
-use policy::DenyReason;
+use policy::{DenyReason, Permit};
 use report::{Allowed, Denied, Ledger, RunClock, Target, Transport};
 use tokio::sync::Notify;
 
-use crate::recent::Recent;
+use crate::{authority::target_of, recent::Recent};
 
 /// What happened and was not reported yet.
 #[derive(Debug)]
@@ -129,6 +129,18 @@ impl Account {
                 ..nothing(target)
             });
         });
+    }
+
+    /// A stream was let through to what is permitted, and offers Encrypted `ClientHello` or does not.
+    pub(crate) fn note_ech(&self, offered: bool, permit: &Permit) {
+        if offered {
+            self.record(|state| {
+                state.ledger.allow(Allowed {
+                    ech_offered: 1,
+                    ..nothing(target_of(permit.destination()))
+                });
+            });
+        }
     }
 
     /// Opens the count of bytes for a connection to `target`.
@@ -310,6 +322,7 @@ fn nothing(target: Target) -> Allowed {
         failures: 0,
         bytes_up: 0,
         bytes_down: 0,
+        ech_offered: 0,
     }
 }
 

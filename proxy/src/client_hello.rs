@@ -20,6 +20,14 @@ use crate::{
 /// The name in a `ClientHello` (SNI, RFC 6066 §3), as text; `None` where there is none.
 pub(crate) type ServerName = Option<String>;
 
+/// What is decided on and counted of a `ClientHello`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Greeting {
+    /// The name in the clear, the outer one where there are two.
+    pub(crate) name: ServerName,
+    pub(crate) offers_ech: bool,
+}
+
 /// Why there is no `ClientHello` to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HelloError {
@@ -32,12 +40,13 @@ pub(crate) enum HelloError {
 }
 
 /// Waits for the `ClientHello` at the start of what `client` sends, and leaves it pending.
-pub(crate) async fn read(client: &mut Client) -> Result<ServerName, HelloError> {
+pub(crate) async fn read(client: &mut Client) -> Result<Greeting, HelloError> {
     let deadline = Instant::now() + SPEAK_FIRST;
     let mut hello = Assembly::default();
     loop {
         if let Some(name) = hello.read(&client.pending)? {
-            return Ok(name);
+            let offers_ech = Hello::at_the_start_of(&client.pending).offers_ech();
+            return Ok(Greeting { name, offers_ech });
         }
         match timeout_at(deadline, client.more()).await {
             Ok(Ok(1..)) => {}

@@ -48,6 +48,13 @@ impl Hello {
         })
     }
 
+    /// Whether it offers Encrypted `ClientHello` (RFC 9849 section 5): in earnest, or with random
+    /// bytes for practice, which nobody can tell apart who has not the key.
+    pub(crate) fn offers_ech(&self) -> bool {
+        let offer = self.extension(ENCRYPTED_CLIENT_HELLO);
+        offer.is_some_and(|body| body.first() == Some(&OUTER))
+    }
+
     /// Whether what rustls read for a name is all that any reader could: one host name with nothing
     /// beside it (RFC 6066 section 3), or no `server_name` at all.
     ///
@@ -100,6 +107,9 @@ const HANDSHAKE: u8 = 22;
 const BEFORE_THE_SESSION: usize = 4 + 2 + 32;
 pub(crate) const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
+const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
+/// The type of the hello that travels in the clear; the other stands inside the encrypted one.
+const OUTER: u8 = 0;
 
 #[cfg(test)]
 mod tests {
@@ -151,6 +161,27 @@ mod tests {
         // supported_versions, which says TLS 1.3.
         assert_eq!(hello.extension(43), Some(&[2, 3, 4][..]));
         assert_eq!(hello.extension(0xfafa), None);
+    }
+
+    #[test]
+    fn an_offer_to_hide_the_name_is_seen_and_nothing_else_is_taken_for_one() {
+        for (client, offers) in [
+            (&include_bytes!("../tests/hellos/rustls-ech.bin")[..], true),
+            (include_bytes!("../tests/hellos/rustls-grease.bin"), true),
+            (include_bytes!("../tests/hellos/chromium.bin"), true),
+            (include_bytes!("../tests/hellos/firefox.bin"), true),
+            (include_bytes!("../tests/hellos/rustls.bin"), false),
+            (include_bytes!("../tests/hellos/curl.bin"), false),
+        ] {
+            assert_eq!(Hello::at_the_start_of(client).offers_ech(), offers);
+        }
+        let mut inner = include_bytes!("../tests/hellos/rustls-ech.bin").to_vec();
+        let offer = Hello::at_the_start_of(&inner);
+        let offer = offer.extension(ENCRYPTED_CLIENT_HELLO).unwrap().to_vec();
+        let length = offer.len();
+        let place = inner.windows(length).position(|at| at == offer).unwrap();
+        inner[place] = 1;
+        assert!(!Hello::at_the_start_of(&inner).offers_ech());
     }
 
     #[test]

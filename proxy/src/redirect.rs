@@ -11,7 +11,7 @@ use policy::{Denial, DenyReason, Destination, Host, HostName, Permit, StreamKind
 use crate::{
     authority::{self, target_of},
     client::{Client, SPEAK_FIRST},
-    client_hello::{self, HelloError},
+    client_hello::{self, Greeting, HelloError},
     forward::{Course, Forwarder, Judged, Judgement},
     head::Head,
     proxy::{Proxy, by_address, other_kind, require},
@@ -112,8 +112,8 @@ fn judge(head: &Head, dialled: SocketAddr, proxy: &Proxy) -> Judgement {
 /// Decides on a TLS stream by the name in its `ClientHello`.
 async fn tls(client: &mut Client, dialled: SocketAddr, proxy: &Proxy) -> Result<Permit, Refused> {
     let by_address = target_of(&by_address(dialled));
-    let name = match client_hello::read(client).await {
-        Ok(name) => name,
+    let Greeting { name, offers_ech } = match client_hello::read(client).await {
+        Ok(greeting) => greeting,
         Err(HelloError::NotTls) => return stream(dialled, proxy),
         Err(HelloError::Gone) => {
             return Err(Refused::new(by_address, Denial::new(DenyReason::NoName)));
@@ -132,6 +132,7 @@ async fn tls(client: &mut Client, dialled: SocketAddr, proxy: &Proxy) -> Result<
     })
     .and_then(|name| proxy.decide_redirected(name.as_ref(), dialled))
     .and_then(|permit| require(&permit, StreamKind::Tls).map(|()| permit))
+    .inspect(|permit| proxy.account.note_ech(offers_ech, permit))
     .map_err(|denial| Refused::new(target, denial))
 }
 

@@ -12,7 +12,7 @@ use crate::{
     answer,
     authority::{self, target_of},
     client::{Client, SPEAK_FIRST},
-    client_hello::{self, HelloError, ServerName},
+    client_hello::{self, Greeting, HelloError, ServerName},
     exchange::Exchange,
     forward::{Course, Forwarder, Judged, Judgement},
     head::Head,
@@ -116,7 +116,10 @@ async fn inspect(
         Some(Spoken::Tls) => {
             require(permit, StreamKind::Tls).map_err(refused)?;
             match client_hello::read(client).await {
-                Ok(name) => check_name(&name, permit, proxy).map_err(Some)?,
+                Ok(Greeting { name, offers_ech }) => {
+                    check_name(&name, permit, proxy).map_err(Some)?;
+                    proxy.account.note_ech(offers_ech, permit);
+                }
                 Err(HelloError::Gone) => return Err(None),
                 Err(HelloError::NotTls) => return Err(refused(other_kind(permit))),
                 Err(HelloError::BadName) => {

@@ -74,6 +74,9 @@ pub struct Allowed {
     pub bytes_up: u64,
     /// Bytes to the guest.
     pub bytes_down: u64,
+    /// Of the TLS streams, those that offered Encrypted `ClientHello`: in earnest or for practice.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub ech_offered: u64,
 }
 
 impl Allowed {
@@ -83,6 +86,7 @@ impl Allowed {
         self.failures = self.failures.saturating_add(more.failures);
         self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
         self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
+        self.ech_offered = self.ech_offered.saturating_add(more.ech_offered);
     }
 }
 
@@ -103,6 +107,9 @@ pub struct Totals<R = DenyReason> {
     /// Of the refused packets, those that were counted but of which no sample tells the target.
     #[serde(default)]
     pub unsampled: u64,
+    /// Sum of [`Allowed::ech_offered`]; absent where nobody looks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ech_offered: Option<u64>,
 }
 
 impl<R> Default for Totals<R> {
@@ -114,6 +121,7 @@ impl<R> Default for Totals<R> {
             bytes_up: 0,
             bytes_down: 0,
             unsampled: 0,
+            ech_offered: None,
         }
     }
 }
@@ -131,7 +139,19 @@ impl<R: Ord + Clone> Totals<R> {
         self.failures = self.failures.saturating_add(more.failures);
         self.bytes_up = self.bytes_up.saturating_add(more.bytes_up);
         self.bytes_down = self.bytes_down.saturating_add(more.bytes_down);
+        if more.ech_offered > 0 {
+            let sum = self.ech_offered.unwrap_or_default();
+            self.ech_offered = Some(sum.saturating_add(more.ech_offered));
+        }
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes what it asks about by reference"
+)]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]
@@ -173,6 +193,7 @@ mod tests {
             failures: 1,
             bytes_up: 2,
             bytes_down: 3,
+            ech_offered: 4,
         };
         totals.allow(&one);
         totals.allow(&one);
@@ -185,6 +206,7 @@ mod tests {
             ),
             (u64::MAX, 2, 4, 6)
         );
+        assert_eq!(totals.ech_offered, Some(8));
     }
 
     #[test]
@@ -197,6 +219,24 @@ mod tests {
                 ..Totals::default()
             }
         );
+    }
+
+    #[test]
+    fn that_nothing_was_found_differs_from_that_nobody_looked() {
+        let nobody = serde_json::to_string(&Totals::<DenyReason>::default()).unwrap();
+        assert!(!nobody.contains("ech_offered"), "{nobody}");
+        let nothing = Totals::<DenyReason> {
+            ech_offered: Some(0),
+            ..Totals::default()
+        };
+        let nothing = serde_json::to_string(&nothing).unwrap();
+        assert!(nothing.contains("\"ech_offered\":0"), "{nothing}");
+        let mut totals: Totals = serde_json::from_str(&nothing).unwrap();
+        let line = r#"{"connections":1,"failures":0,"bytes_up":0,"bytes_down":0}"#;
+        let earlier: Allowed = serde_json::from_str(line).unwrap();
+        totals.allow(&earlier);
+        assert_eq!(totals.ech_offered, Some(0));
+        assert!(!serde_json::to_string(&earlier).unwrap().contains("ech"));
     }
 
     #[test]
@@ -215,11 +255,13 @@ mod tests {
             failures: 0,
             bytes_up: 5,
             bytes_down: 7,
+            ech_offered: 1,
         };
         sum.add(&sum.clone());
         assert_eq!(
             (sum.connections, sum.failures, sum.bytes_up, sum.bytes_down),
             (2, 0, 10, 14)
         );
+        assert_eq!(sum.ech_offered, 2);
     }
 }

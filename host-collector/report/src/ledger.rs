@@ -147,11 +147,13 @@ mod tests {
                 failures: 0,
                 bytes_up: 10,
                 bytes_down: 20,
+                ech_offered: 2,
             });
         }
         let all: Vec<_> = std::iter::from_fn(|| ledger.pop_allowed()).collect();
         assert!(all.len() <= 3, "{all:?}");
         assert_eq!(all.iter().map(|a| a.connections).sum::<u64>(), 5);
         assert_eq!(all.iter().map(|a| a.bytes_down).sum::<u64>(), 100);
+        assert_eq!(all.iter().map(|a| a.ech_offered).sum::<u64>(), 10);
     }
 }

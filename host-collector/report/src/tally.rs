@@ -30,7 +30,9 @@ impl Tally {
 
     /// Whether the increments add up to exactly these totals.
     pub(crate) fn adds_up_to(&mut self, totals: &Totals<Reason>) -> bool {
-        let totals = self.admitted(totals);
+        let mut totals = self.admitted(totals);
+        // Increments do not tell that nothing was found from that nobody looked.
+        totals.ech_offered = totals.ech_offered.filter(|count| *count > 0);
         // What was counted without a sample of it is no increment of its own.
         let summed = Totals {
             unsampled: totals.unsampled,
@@ -99,6 +101,7 @@ fn greater(a: &Totals<Reason>, b: &Totals<Reason>) -> Totals<Reason> {
         bytes_up: a.bytes_up.max(b.bytes_up),
         bytes_down: a.bytes_down.max(b.bytes_down),
         unsampled: a.unsampled.max(b.unsampled),
+        ech_offered: a.ech_offered.max(b.ech_offered),
     }
 }
 
@@ -182,6 +185,7 @@ mod tests {
             failures: 1,
             bytes_up: 2,
             bytes_down: 3,
+            ech_offered: 1,
         });
         let mut told = Totals {
             connections: 1,
@@ -189,11 +193,34 @@ mod tests {
             bytes_up: 2,
             bytes_down: 3,
             unsampled: 9,
+            ech_offered: Some(1),
             ..Totals::default()
         };
         assert!(tally.adds_up_to(&told));
         told.bytes_up += 1;
         assert!(!tally.adds_up_to(&told));
+    }
+
+    #[test]
+    fn a_zero_that_was_told_is_no_difference_and_is_kept() {
+        let mut tally = Tally::default();
+        let told = Totals {
+            ech_offered: Some(0),
+            ..Totals::default()
+        };
+        tally.totals(&told);
+        assert!(tally.adds_up_to(&told));
+        assert_eq!(tally.best().ech_offered, Some(0));
+        tally.allow(&Allowed {
+            target: Target::default(),
+            connections: 0,
+            failures: 0,
+            bytes_up: 0,
+            bytes_down: 0,
+            ech_offered: 2,
+        });
+        assert!(!tally.adds_up_to(&told));
+        assert_eq!(tally.best().ech_offered, Some(2));
     }
 
     proptest! {

@@ -47,6 +47,13 @@ pub struct Network {
     /// Attempts that were let through, where there may have been more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress_allowed_at_least: Option<u64>,
+    /// TLS streams that were let through and offered Encrypted `ClientHello`, in earnest or for
+    /// practice, where that is final.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_ech_offered: Option<u64>,
+    /// The same, where there may have been more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub egress_ech_offered_at_least: Option<u64>,
     /// The targets with the most traffic, and a random sample of the rest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress_hosts: Option<Vec<ReachedHost>>,
@@ -115,6 +122,7 @@ impl Network {
         if !state.is_final() {
             network.egress_denied_at_least = network.egress_denied.take();
             network.egress_allowed_at_least = network.egress_allowed.take();
+            network.egress_ech_offered_at_least = network.egress_ech_offered.take();
         }
         network
     }
@@ -147,6 +155,7 @@ impl Network {
             egress_denied_hosts_distinct: Some(distinct.count),
             egress_denied_hosts_distinct_estimated: distinct.estimated,
             egress_allowed: Some(totals.connections),
+            egress_ech_offered: totals.ech_offered,
             egress_hosts_truncated: account.reached().distinct().count > reached.len() as u64,
             egress_hosts: Some(reached.into_iter().map(reached_host).collect()),
             ..Self::default()
@@ -273,6 +282,7 @@ mod tests {
             failures: 1,
             bytes_up: 3,
             bytes_down: 4,
+            ech_offered: 1,
         };
         let mut totals = Totals::default();
         totals.deny(&denied);
@@ -286,6 +296,32 @@ mod tests {
                 totals,
             }),
         ]
+    }
+
+    #[test]
+    fn offers_of_encrypted_client_hello_are_a_fact_a_bound_or_absent() {
+        let complete = Network::of(&attendance(reports(1), PeerEnd::Exited));
+        assert_eq!(complete.egress_ech_offered, Some(1));
+        let mut cut = reports(1);
+        cut.pop();
+        let cut = Network::of(&attendance(cut, PeerEnd::Exited));
+        assert_eq!(
+            (cut.egress_ech_offered, cut.egress_ech_offered_at_least),
+            (None, Some(1))
+        );
+        // Of a container that does not look there is no number, of one that found nothing a zero.
+        for told in [None, Some(0)] {
+            let totals = Totals {
+                ech_offered: told,
+                ..Totals::default()
+            };
+            let bye = Body::Bye(Bye {
+                last_seq: 1,
+                totals,
+            });
+            let network = Network::of(&attendance(vec![bye], PeerEnd::Exited));
+            assert_eq!(network.egress_ech_offered, told);
+        }
     }
 
     #[test]

@@ -192,6 +192,18 @@ fn network(session: &Session, out: &mut String) -> fmt::Result {
     for host in network.egress_hosts.iter().flatten() {
         writeln!(out, "{:12}{}", "", reached(host))?;
     }
+    let ech = network.egress_ech_offered;
+    match ech.or(network.egress_ech_offered_at_least) {
+        Some(0) | None => {}
+        Some(count) => {
+            let bound = if ech.is_some() { "" } else { "at least " };
+            writeln!(
+                out,
+                "{:12}{bound}{count} offered to hide the name (Encrypted ClientHello)",
+                ""
+            )?;
+        }
+    }
     Ok(())
 }
 

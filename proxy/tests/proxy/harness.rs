@@ -53,6 +53,7 @@ pub(crate) struct Sums {
     pub(crate) denied: BTreeMap<(String, DenyReason), u64>,
     /// By target: connections, failures, bytes up, bytes down.
     pub(crate) allowed: BTreeMap<String, [u64; 4]>,
+    pub(crate) ech_offered: u64,
 }
 
 /// A client of the proxy.
@@ -229,6 +230,7 @@ impl Sums {
                     allowed.bytes_up,
                     allowed.bytes_down,
                 ];
+                self.ech_offered += allowed.ech_offered;
                 sum.iter_mut()
                     .zip(more)
                     .for_each(|(sum, more)| *sum += more);

@@ -5,7 +5,7 @@ use std::{io::Write as _, net::SocketAddr};
 use policy::DenyReason;
 
 use crate::{
-    harness::{Proxy, Setup},
+    harness::{LOOPBACK, Proxy, Setup},
     origin::Origin,
     tls::{self, Identity},
 };
@@ -221,5 +221,40 @@ fn a_client_that_leaves_without_a_word_was_an_attempt_all_the_same() {
     assert_eq!(
         proxy.finish().denials(),
         [("198.51.100.1:443", DenyReason::NoName, 1)]
+    );
+}
+
+#[test]
+fn an_encrypted_hello_is_judged_by_its_outer_name_and_counted_where_it_is_let_through() {
+    let origin = Origin::echo();
+    let (port, rule) = (origin.port(), "tls@127.0.0.0/8");
+    let setup = Setup {
+        names: &[("front.example", &[LOOPBACK]), ("other.test", &[LOOPBACK])],
+        ..Setup::default()
+    };
+    let rules = ["front.example", "other.test"].map(|name| format!("{name}:{port}/{rule}"));
+    let proxy = Proxy::with(&rules.each_ref().map(String::as_str), &setup);
+    // By itself, in a tunnel, and in a tunnel for another name than the outer one.
+    let mut redirected = proxy.redirected(elsewhere(port));
+    let mut tunnel = proxy.client().connect(&format!("front.example:{port}"));
+    for client in [&mut redirected, &mut tunnel] {
+        client.send(tls::ECH_HELLO);
+        assert_eq!(client.exactly(tls::ECH_HELLO.len()), tls::ECH_HELLO);
+    }
+    let mut other = proxy.client().connect(&format!("other.test:{port}"));
+    other.send(tls::ECH_HELLO);
+    assert_eq!(other.rest(), [21, 3, 3, 0, 2, 2, 49]);
+    let mut plain = proxy.redirected(elsewhere(port));
+    plain.send(tls::hello("other.test"));
+    plain.exactly(1);
+    let sums = proxy.finish();
+    assert_eq!(sums.ech_offered, 2, "{sums:?}");
+    assert_eq!(
+        sums.denials(),
+        [(
+            format!("front.example:{port}").as_str(),
+            DenyReason::NameMismatch,
+            1
+        )]
     );
 }

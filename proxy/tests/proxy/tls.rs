@@ -14,6 +14,9 @@ use rustls::{
 
 use crate::origin::Origin;
 
+/// The first bytes of a client that encrypts its real hello, and names `front.example` outside.
+pub(crate) const ECH_HELLO: &[u8] = include_bytes!("../hellos/rustls-ech.bin");
+
 /// A certificate for one name, its key, and a client that trusts it.
 pub(crate) struct Identity {
     certificate: CertificateDer<'static>,
