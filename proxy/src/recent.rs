@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use policy::DenyReason;
-use report::{Denied, Printable, Target, Transport};
+use report::{Denied, Printable, Target, Transport, link::SELF_TEST_NAME};
 
 /// The latest kinds of refused attempt.
 #[derive(Debug, Default, Clone)]
@@ -30,8 +30,12 @@ pub(crate) struct Refusals {
 }
 
 impl Recent {
-    /// Notes refused attempts and what was said about them.
+    /// Notes refused attempts and what was said about them, unless they are PID 1's own.
     pub(crate) fn note(&mut self, denied: &Denied, hint: Option<&str>) {
+        let host = denied.target.host.as_ref();
+        if host.is_some_and(|host| host.as_str() == SELF_TEST_NAME) {
+            return;
+        }
         self.attempts = self.attempts.saturating_add(denied.count);
         let place = self.kinds.iter().position(|known| known.is_like(denied));
         let mut kind = match place.and_then(|place| self.kinds.remove(place)) {
@@ -159,6 +163,13 @@ mod tests {
         assert_eq!(recent.kinds().count(), MAX_KINDS);
         assert_eq!(names(&recent)[0], "n999.example");
         assert_eq!(recent.attempts(), 1000);
+    }
+
+    #[test]
+    fn what_pid_1_has_refused_to_itself_is_nobody_s_attempt() {
+        let mut recent = Recent::default();
+        recent.note(&denied("self-test.invalid", 1), None);
+        assert_eq!((recent.kinds().count(), recent.attempts()), (0, 0));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// The name that the proxy is asked for, to connect to and to resolve. Reserved (RFC 6761), so that
 /// no list can mean it.
-pub(crate) const UNLISTED_NAME: &str = "self-test.invalid";
+pub(crate) const UNLISTED_NAME: &str = report::link::SELF_TEST_NAME;
 
 /// How a probe went.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,6 +14,10 @@ use crate::{Allowed, Denied, Printable};
 /// The greatest size of a message on this link, in bytes: an allowlist of 100 000 names fits.
 pub const MAX_FRAME: usize = 64 * 1024 * 1024;
 
+/// The name that PID 1 asks for to see it refused, before there is a guest. Nothing is called so
+/// (RFC 6761 section 6.4), and what is refused to it is nobody's attempt.
+pub const SELF_TEST_NAME: &str = "self-test.invalid";
+
 /// From PID 1 to the proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
