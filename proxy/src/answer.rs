@@ -101,6 +101,7 @@ pub(crate) fn socks(refusal: &Refusal) -> Reply {
             Failure::ConnectionRefused => Reply::ConnectionRefused,
             Failure::Unroutable => Reply::NetworkUnreachable,
             Failure::Connection(_)
+            | Failure::Exhausted
             | Failure::UpstreamProxy(_)
             | Failure::UpstreamProxyProtocol
             | Failure::Incomplete

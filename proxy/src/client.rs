@@ -7,11 +7,12 @@ use bytes::{Buf as _, BytesMut};
 use rustix::net::Shutdown;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
-    time::{Instant, timeout, timeout_at},
+    net::{TcpStream, tcp::ReadHalf},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use crate::{
+    account::Flow,
     head::{Head, HeadError},
     spoken::Spoken,
 };
@@ -152,11 +153,56 @@ impl Client {
     }
 }
 
+/// Waits until a client whose request was answered or is being answered has left: it has failed, or
+/// it has ended its side and nothing moves on `flow` any more.
+///
+/// An end of its side alone says little: it may be a script that sends its request and ends, or a
+/// process that is gone. What it sends meanwhile, its next request, is read up to a bound, since its
+/// end stands behind it.
+pub(crate) async fn left(
+    from: &mut ReadHalf<'_>,
+    pending: &mut BytesMut,
+    flow: &Flow,
+) -> io::Error {
+    while pending.len() < READ_AHEAD {
+        // No room is made before there is something to read: the wait may be long.
+        if let Err(error) = from.readable().await {
+            return error;
+        }
+        pending.reserve(READ_SIZE);
+        match from.try_read_buf(pending) {
+            Ok(0) => {
+                silence(flow).await;
+                return io::ErrorKind::UnexpectedEof.into();
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return error,
+        }
+    }
+    std::future::pending().await
+}
+
+async fn silence(flow: &Flow) {
+    let mut seen = flow.moved();
+    loop {
+        sleep(HALF_CLOSED).await;
+        let now = flow.moved();
+        if now == seen {
+            return;
+        }
+        seen = now;
+    }
+}
+
 /// How long a client that must speak first has for it.
 pub(crate) const SPEAK_FIRST: Duration = Duration::from_secs(30);
 /// How long a client may keep a connection open between two requests.
 pub(crate) const BETWEEN_REQUESTS: Duration = Duration::from_secs(120);
+/// For how long nothing may move for a client that has ended its side.
+pub(crate) const HALF_CLOSED: Duration = Duration::from_secs(30);
 const READ_SIZE: usize = 4096;
+const READ_AHEAD: usize = 16 * 1024;
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 256 * 1024;
 
@@ -244,6 +290,48 @@ mod tests {
         let (read, ()) = tokio::join!(reading, client.finish());
         read.unwrap();
         assert_eq!(answer, b"refused");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_told_and_stays_is_left_after_2_s() {
+        let (mut client, _guest) = Client::pair().await;
+        client.send(b"refused").await.unwrap();
+        let began = Instant::now();
+        client.finish().await;
+        assert_eq!(began.elapsed(), LINGER);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_sends_without_end_is_left_after_so_many_bytes() {
+        let (mut client, mut guest) = Client::pair().await;
+        client.send(b"refused").await.unwrap();
+        let sending = async {
+            let mut sent = 0;
+            while guest.write_all(&[b'x'; 4096]).await.is_ok() {
+                sent += 4096;
+                assert!(sent < 64 << 20, "it reads without end");
+            }
+        };
+        tokio::join!(sending, client.finish());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_now_and_then_do_not_make_up_a_head() {
+        let (mut client, mut guest) = Client::pair().await;
+        let dripping = async {
+            for byte in b"GET /".iter().chain(std::iter::repeat(&b'x')) {
+                if guest.write_all(&[*byte]).await.is_err() {
+                    return;
+                }
+                sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let began = Instant::now();
+        tokio::select! {
+            head = client.head(SPEAK_FIRST) => assert!(matches!(head, Err(Unheard::Gone))),
+            () = dripping => panic!("the guest's side failed"),
+        }
+        assert_eq!(began.elapsed().as_secs(), SPEAK_FIRST.as_secs());
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::refusal::Failure;
+use crate::refusal::{Failure, is_exhaustion};
 
 /// The addresses of a permitted destination that may be dialled.
 ///
@@ -73,7 +73,9 @@ pub(crate) async fn first_of(addresses: &[SocketAddr]) -> Result<TcpStream, Fail
 /// What an error of connecting means.
 pub(crate) fn failure(error: &io::Error) -> Failure {
     let kind = error.kind();
-    if kind == io::ErrorKind::ConnectionRefused {
+    if is_exhaustion(error) {
+        Failure::Exhausted
+    } else if kind == io::ErrorKind::ConnectionRefused {
         Failure::ConnectionRefused
     } else if kind == io::ErrorKind::TimedOut {
         Failure::ConnectionTimeout(PATIENCE)

@@ -92,6 +92,11 @@ impl Exchange {
         Ok(response)
     }
 
+    /// The count of what passes.
+    pub(crate) fn flow(&self) -> Arc<Flow> {
+        Arc::clone(&self.flow)
+    }
+
     /// Whether it has answered before: then the origin may be closing it at this moment.
     pub(crate) fn was_used(&self) -> bool {
         self.used

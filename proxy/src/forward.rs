@@ -1,6 +1,6 @@
 //! Forwards the requests of one client connection, each of them decided anew.
 
-use std::time::Duration;
+use std::{sync::atomic::AtomicBool, time::Duration};
 
 use http::{Request, Response, StatusCode, uri::PathAndQuery};
 use hyper::body::Incoming;
@@ -10,7 +10,7 @@ use report::Target;
 use crate::{
     answer::{self, After, Body, Manner},
     authority::target_of,
-    body::{self, BodyError, Feed, RequestBody},
+    body::{BodyError, Feed, RequestBody},
     client::{BETWEEN_REQUESTS, Client, SPEAK_FIRST, Unheard},
     exchange::Exchange,
     head::{Framing, Head},
@@ -20,7 +20,7 @@ use crate::{
     refusal::{Failure, Refusal, Refused},
     relay,
     route::{NoRoute, Route},
-    upload::Upload,
+    upload::{self, Upload},
     window,
 };
 
@@ -141,9 +141,11 @@ impl<'p> Forwarder<'p> {
         }
         let (request, feed) = judged.outgoing(head);
         let (mut from_client, mut to_client) = client.stream.split();
-        let pending = &mut client.pending;
-        let carrying = feed.map(|feed| body::carry(&mut from_client, pending, head.framing, feed));
-        let mut upload = Upload::new(carrying);
+        let (pending, flow) = (&mut client.pending, exchange.flow());
+        let is_whole = AtomicBool::new(false);
+        let body = feed.map(|feed| (head.framing, feed));
+        let attending = upload::attend(&mut from_client, pending, body, &flow, &is_whole);
+        let mut upload = Upload::new(attending, &is_whole);
         let sent = upload.beside(exchange.send(request)).await;
         let response = match sent.map_err(|error| judged.not_sent(&error))? {
             Ok(response) => response,
@@ -153,7 +155,8 @@ impl<'p> Forwarder<'p> {
                     .dial(&judged.permit)
                     .await
                     .map_err(|refusal| judged.failed_again(refusal))?;
-                let repeated = exchange.send(judged.outgoing(head).0).await;
+                let repeated = upload.beside(exchange.send(judged.outgoing(head).0)).await;
+                let repeated = repeated.map_err(|error| judged.not_sent(&error))?;
                 repeated.map_err(|failure| judged.broken(failure))?
             }
             Err(failure) => return Err(judged.broken(failure)),

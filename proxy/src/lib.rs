@@ -7,6 +7,7 @@
 //! `forward`); each step takes only what the one before it made. What happened is counted
 //! (`account`) and told to PID 1 (`reporter`), which alone can tell the host.
 
+mod accept;
 mod account;
 mod answer;
 mod authority;

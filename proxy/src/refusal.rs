@@ -42,6 +42,9 @@ pub(crate) enum Failure {
     Unroutable,
     #[error("could not connect: {0}")]
     Connection(io::ErrorKind),
+    /// Answered as [`Refusal::Busy`]: it is a limit, and not the destination's doing.
+    #[error("the proxy has no descriptor left for it")]
+    Exhausted,
     #[error("the upstream proxy answered {0}")]
     UpstreamProxy(u16),
     #[error("the upstream proxy did not answer in HTTP/1.1")]
@@ -92,7 +95,11 @@ impl From<Denial> for Refusal {
 
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
+        if failure == Failure::Exhausted {
+            Self::Busy
+        } else {
+            Self::Failed(failure)
+        }
     }
 }
 
@@ -105,6 +112,7 @@ impl Failure {
             Self::ConnectionRefused => "connection_refused",
             Self::ConnectionTimeout(_) => "connection_timeout",
             Self::Unroutable => "destination_ip_unroutable",
+            Self::Exhausted => "connection_limit_reached",
             Self::Connection(_) | Self::UpstreamProxy(_) => "destination_unavailable",
             Self::Incomplete => "http_response_incomplete",
             Self::Response(_) | Self::UpstreamProxyProtocol => "http_protocol_error",
@@ -115,6 +123,7 @@ impl Failure {
     pub(crate) fn status(&self) -> u16 {
         match self {
             Self::ResolverSilent | Self::ConnectionTimeout(_) => 504,
+            Self::Exhausted => 503,
             Self::NoSuchName
             | Self::Resolver(_)
             | Self::ConnectionRefused
@@ -128,12 +137,35 @@ impl Failure {
     }
 }
 
+/// Whether the proxy, or the machine, has run out of descriptors or of memory for sockets.
+pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
+
 const BUSY: &str =
     "as many connections as this sandbox may have are open; close some, then try again";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn running_out_of_descriptors_is_a_limit_and_no_failure_of_the_destination() {
+        let refusal = Refusal::from(Failure::Exhausted);
+        assert_eq!(refusal.reason(), Some(DenyReason::Limit));
+        for (errno, exhausted) in [
+            (libc::EMFILE, true),
+            (libc::ENFILE, true),
+            (libc::ENOBUFS, true),
+            (libc::ECONNREFUSED, false),
+        ] {
+            let error = io::Error::from_raw_os_error(errno);
+            assert_eq!(is_exhaustion(&error), exhausted, "{error}");
+        }
+    }
 
     #[test]
     fn a_failure_is_never_counted_as_a_denial() {

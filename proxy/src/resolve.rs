@@ -22,7 +22,7 @@ use hickory_resolver::{
 use policy::{Host, HostName};
 use tokio::time::timeout;
 
-use crate::refusal::Failure;
+use crate::refusal::{Failure, is_exhaustion};
 
 /// Resolves names; answers are kept for as long as they say, from 1 s to 1 h.
 #[derive(Clone)]
@@ -64,10 +64,8 @@ impl Resolver {
             Ok(Ok(lookup)) => Ok(Records::of(&lookup, kind)),
             Ok(Err(error)) if error.is_nx_domain() => Err(Failure::NoSuchName),
             Ok(Err(error)) if error.is_no_records_found() => Ok(Records::default()),
-            Ok(Err(NetError::Timeout | NetError::NoConnections)) | Err(_) => {
-                Err(Failure::ResolverSilent)
-            }
-            Ok(Err(error)) => Err(Failure::Resolver(error.to_string())),
+            Ok(Err(error)) => Err(failure(&error)),
+            Err(_) => Err(Failure::ResolverSilent),
         }
     }
 
@@ -136,19 +134,31 @@ async fn patient_if_alone(
 /// All addresses, or the most telling of the errors.
 fn merge(answers: impl Iterator<Item = Answer>) -> Result<Vec<IpAddr>, Failure> {
     let mut found = Vec::new();
-    let mut failure = Failure::NoSuchName;
+    let mut cause = Failure::NoSuchName;
     for answer in answers {
         match answer {
             Ok(lookup) => found.extend(addresses(&lookup)),
             Err(error) if error.is_no_records_found() => {}
-            Err(NetError::Timeout | NetError::NoConnections) => failure = Failure::ResolverSilent,
-            Err(error) => failure = Failure::Resolver(error.to_string()),
+            Err(error) => cause = failure(&error),
         }
     }
     if found.is_empty() {
-        Err(failure)
+        Err(cause)
     } else {
         Ok(found)
+    }
+}
+
+/// What an error of asking means.
+fn failure(error: &NetError) -> Failure {
+    if matches!(error, NetError::Timeout | NetError::NoConnections) {
+        return Failure::ResolverSilent;
+    }
+    let exhausted = matches!(error, NetError::Io(cause) if is_exhaustion(cause));
+    if exhausted {
+        Failure::Exhausted
+    } else {
+        Failure::Resolver(error.to_string())
     }
 }
 
@@ -191,6 +201,17 @@ mod tests {
     use super::*;
 
     /// How a server treats the queries for one record type.
+    #[test]
+    fn an_error_of_asking_keeps_its_cause() {
+        let io = |errno| NetError::from(std::io::Error::from_raw_os_error(errno));
+        assert_eq!(failure(&NetError::Timeout), Failure::ResolverSilent);
+        assert_eq!(failure(&io(libc::EMFILE)), Failure::Exhausted);
+        assert!(matches!(
+            failure(&io(libc::ECONNREFUSED)),
+            Failure::Resolver(_)
+        ));
+    }
+
     #[derive(Clone, Copy)]
     enum Says {
         Addresses(&'static [&'static str]),

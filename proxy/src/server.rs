@@ -1,18 +1,19 @@
 //! Accepts connections, as many at once as there may be, until PID 1 wants no more.
 
-use std::{future::poll_fn, io, net::SocketAddr, sync::Arc, task::Poll, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use report::{
     Printable, Target,
     link::{FromProxy, Ingress},
 };
 use tokio::{
-    net::{TcpListener, TcpStream, UdpSocket, unix::OwnedWriteHalf},
+    net::{UdpSocket, unix::OwnedWriteHalf},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use crate::{
+    accept::{Arrival, Listeners, Room},
     authority::target_of,
     client::Client,
     control::{Listener, Order, Orders},
@@ -32,14 +33,10 @@ pub(crate) struct Server {
     connections: JoinSet<()>,
     /// One for each socket at which DNS questions arrive.
     questions: JoinSet<()>,
+    /// DNS over TCP. Apart, so that questions cannot take the room of what they are asked for.
+    conversations: JoinSet<()>,
     /// Those that are told that there are too many.
     farewells: JoinSet<()>,
-}
-
-/// Sockets that accept, asked in turn so that none starves the others.
-struct Listeners {
-    sockets: Vec<(Ingress, TcpListener)>,
-    next: usize,
 }
 
 impl Server {
@@ -54,6 +51,7 @@ impl Server {
             max_connections,
             connections: JoinSet::new(),
             questions: JoinSet::new(),
+            conversations: JoinSet::new(),
             farewells: JoinSet::new(),
         }
     }
@@ -95,8 +93,9 @@ impl Server {
                     Order::Opened { id, opened } => self.proxy.openings.answer(id, opened),
                     Order::Drain | Order::Gone => return order,
                 },
-                (ingress, stream) = listeners.accept() => self.admit(ingress, Client::new(stream)),
+                arrival = listeners.accept() => self.admit(arrival),
                 Some(_) = self.connections.join_next() => {}
+                Some(_) = self.conversations.join_next() => {}
                 Some(_) = self.farewells.join_next() => {}
             }
         }
@@ -117,7 +116,13 @@ impl Server {
         Listeners::new(accepting)
     }
 
-    fn admit(&mut self, ingress: Ingress, client: Client) {
+    fn admit(&mut self, arrival: Arrival) {
+        let Arrival {
+            ingress,
+            stream,
+            room,
+        } = arrival;
+        let client = Client::new(stream);
         // Where nobody redirected a connection, what it was meant for is this listener.
         let dialled = match ingress {
             Ingress::Explicit | Ingress::Dns | Ingress::DnsUdp => None,
@@ -126,7 +131,12 @@ impl Server {
                 original.or_else(|_| client.stream.local_addr()).ok()
             }
         };
-        if self.connections.len() >= self.max_connections {
+        let is_full = if ingress == Ingress::Dns {
+            self.conversations.len() >= MAX_CONVERSATIONS
+        } else {
+            self.connections.len() >= self.max_connections
+        };
+        if is_full || room == Room::Reserve {
             return self.turn_away(ingress, client, dialled);
         }
         let proxy = Arc::clone(&self.proxy);
@@ -138,7 +148,7 @@ impl Server {
                 .connections
                 .spawn(async move { redirect::serve(client, dialled, &proxy).await }),
             (Ingress::Dns, _) => self
-                .connections
+                .conversations
                 .spawn(async move { dns::converse(client.stream, &proxy).await }),
             // It is gone already; datagrams make no connections.
             (Ingress::Redirect, None) | (Ingress::DnsUdp, _) => return,
@@ -166,45 +176,8 @@ impl Server {
         if timeout(DRAIN, ending).await.is_err() {
             self.connections.shutdown().await;
         }
+        self.conversations.shutdown().await;
         self.farewells.shutdown().await;
-    }
-}
-
-impl Listeners {
-    fn new(listeners: Vec<(Ingress, std::net::TcpListener)>) -> io::Result<Self> {
-        let sockets = listeners
-            .into_iter()
-            .map(|(ingress, socket)| Ok((ingress, TcpListener::from_std(socket)?)));
-        Ok(Self {
-            sockets: sockets.collect::<io::Result<_>>()?,
-            next: 0,
-        })
-    }
-
-    /// Waits for the next connection. Safe to drop and to call again.
-    async fn accept(&mut self) -> (Ingress, TcpStream) {
-        loop {
-            match self.try_accept().await {
-                Ok(accepted) => return accepted,
-                // Out of descriptors or memory: the connection waits in the queue of its listener,
-                // which stays ready, so asking again at once would spin.
-                Err(_) => sleep(ACCEPT_PAUSE).await,
-            }
-        }
-    }
-
-    async fn try_accept(&mut self) -> io::Result<(Ingress, TcpStream)> {
-        self.next = self.next.wrapping_add(1);
-        poll_fn(|cx| {
-            let (before, from) = self.sockets.split_at(self.next % self.sockets.len().max(1));
-            for (ingress, socket) in from.iter().chain(before) {
-                if let Poll::Ready(accepted) = socket.poll_accept(cx) {
-                    return Poll::Ready(accepted.map(|(stream, _)| (*ingress, stream)));
-                }
-            }
-            Poll::Pending
-        })
-        .await
     }
 }
 
@@ -228,56 +201,75 @@ fn ready(degradations: &[String]) -> FromProxy {
 
 /// How long connections may take to end once no more are accepted.
 const DRAIN: Duration = Duration::from_millis(300);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How many connections for DNS there may be at once.
+const MAX_CONVERSATIONS: usize = 256;
 /// How many may be told at once that there are too many; those beyond are only counted.
 const MAX_FAREWELLS: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream as Guest;
-
     use policy::DenyReason;
 
     use super::*;
 
-    fn listeners(count: usize) -> (Listeners, Vec<SocketAddr>) {
-        let sockets: Vec<_> = (0..count)
-            .map(|_| {
-                let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-                socket.set_nonblocking(true).unwrap();
-                (Ingress::Explicit, socket)
-            })
-            .collect();
-        let addresses = sockets
-            .iter()
-            .map(|(_, socket)| socket.local_addr().unwrap())
-            .collect();
-        (Listeners::new(sockets).unwrap(), addresses)
+    fn arrival(ingress: Ingress, client: Client) -> Arrival {
+        Arrival {
+            ingress,
+            stream: client.stream,
+            room: Room::Free,
+        }
+    }
+
+    fn server(max_connections: usize) -> Server {
+        Server::new(Proxy::allowing("a.example"), max_connections, |_| {
+            Err(io::ErrorKind::NotFound.into())
+        })
     }
 
     #[tokio::test]
-    async fn a_busy_listener_does_not_starve_another() {
-        let (mut listeners, addresses) = listeners(2);
-        let _busy: Vec<_> = (0..20)
-            .map(|_| Guest::connect(addresses[0]).unwrap())
-            .collect();
-        let _quiet = Guest::connect(addresses[1]).unwrap();
-        // Both are known to be ready once each has been asked.
-        let mut accepted = Vec::new();
-        for _ in 0..4 {
-            accepted.push(listeners.accept().await.1.local_addr().unwrap());
+    async fn an_arrival_on_the_reserve_is_turned_away_however_few_there_are() {
+        let mut server = server(10);
+        let (client, mut guest) = Client::pair().await;
+        server.admit(Arrival {
+            room: Room::Reserve,
+            ..arrival(Ingress::Explicit, client)
+        });
+        assert!(server.connections.is_empty());
+        tokio::io::AsyncWriteExt::write_all(&mut guest, b"CONNECT ")
+            .await
+            .unwrap();
+        let mut said = [0; 12];
+        tokio::io::AsyncReadExt::read_exact(&mut guest, &mut said)
+            .await
+            .unwrap();
+        assert_eq!(&said, b"HTTP/1.1 503");
+        assert_eq!(server.proxy.denials(), [(String::new(), DenyReason::Limit)]);
+    }
+
+    #[tokio::test]
+    async fn questions_over_tcp_are_bounded_and_take_no_room_of_others() {
+        let mut server = server(1);
+        let mut guests = Vec::new();
+        for _ in 0..=MAX_CONVERSATIONS {
+            let (client, guest) = Client::pair().await;
+            server.admit(arrival(Ingress::Dns, client));
+            guests.push(guest);
         }
-        assert!(accepted.contains(&addresses[1]), "{accepted:?}");
+        assert_eq!(server.conversations.len(), MAX_CONVERSATIONS);
+        assert_eq!(server.proxy.denials(), [(String::new(), DenyReason::Limit)]);
+        let (client, _guest) = Client::pair().await;
+        server.admit(arrival(Ingress::Explicit, client));
+        assert_eq!(server.connections.len(), 1);
     }
 
     #[tokio::test]
     async fn one_connection_too_many_is_counted_under_its_destination() {
-        let dialled = |_: &TcpStream| Ok("203.0.113.9:443".parse().unwrap());
+        let dialled = |_: &tokio::net::TcpStream| Ok("203.0.113.9:443".parse().unwrap());
         let mut server = Server::new(Proxy::allowing("a.example"), 1, dialled);
         let (first, _first_guest) = Client::pair().await;
         let (second, _second_guest) = Client::pair().await;
-        server.admit(Ingress::Redirect, first);
-        server.admit(Ingress::Redirect, second);
+        server.admit(arrival(Ingress::Redirect, first));
+        server.admit(arrival(Ingress::Redirect, second));
         assert_eq!(server.connections.len(), 1);
         assert_eq!(
             server.proxy.denials(),
@@ -293,7 +285,7 @@ mod tests {
         let mut guests = Vec::new();
         for _ in 0..MAX_FAREWELLS + 5 {
             let (client, guest) = Client::pair().await;
-            server.admit(Ingress::Explicit, client);
+            server.admit(arrival(Ingress::Explicit, client));
             guests.push(guest);
         }
         assert_eq!(server.farewells.len(), MAX_FAREWELLS);
@@ -310,7 +302,7 @@ mod tests {
             Err(io::ErrorKind::NotFound.into())
         });
         let (client, _guest) = Client::pair().await;
-        server.admit(Ingress::Explicit, client);
+        server.admit(arrival(Ingress::Explicit, client));
         let began = tokio::time::Instant::now();
         server.end_connections().await;
         assert_eq!(began.elapsed(), DRAIN);

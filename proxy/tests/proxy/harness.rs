@@ -204,6 +204,11 @@ impl Pid1 {
     /// Has the proxy drain, and adds up what it reports until it has.
     pub(crate) fn drain(&mut self) -> Sums {
         self.send(&ToProxy::Drain);
+        self.until_drained()
+    }
+
+    /// Adds up what the proxy reports until it has drained.
+    pub(crate) fn until_drained(&mut self) -> Sums {
         let mut sums = Sums::default();
         loop {
             let message = self.receive();

@@ -11,6 +11,8 @@ mod connect;
 #[cfg(test)]
 mod dns;
 #[cfg(test)]
+mod exhaustion;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod hellos;

@@ -23,7 +23,7 @@ fn program() -> Command {
 }
 
 /// The program as PID 1 starts it.
-fn started() -> (Child, Pid1) {
+pub(crate) fn started() -> (Child, Pid1) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let child = program()
         .env_clear()
