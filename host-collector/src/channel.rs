@@ -67,7 +67,7 @@ impl Channel {
     /// in `channel/`, and `journal.jsonl`. Where another collector has left a journal, it is gone on
     /// with.
     pub fn open(run_dir: &Path, terms: Terms) -> Result<Self, ChannelError> {
-        let directory = run_dir.join(DIRECTORY);
+        let directory = directory(run_dir);
         let make = |source| ChannelError::Make {
             directory: directory.clone(),
             source,
@@ -87,7 +87,7 @@ impl Channel {
     /// The directory to mount into the container, read-only.
     #[must_use]
     pub fn directory(&self) -> PathBuf {
-        self.run_dir.join(DIRECTORY)
+        directory(&self.run_dir)
     }
 
     /// The secret to give to the container.
@@ -147,4 +147,8 @@ impl Channel {
     }
 }
 
-const DIRECTORY: &str = "channel";
+/// What of a run's directory its container sees.
+#[must_use]
+pub fn directory(run_dir: &Path) -> PathBuf {
+    run_dir.join("channel")
+}

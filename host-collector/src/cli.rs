@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 
 use crate::engine::EngineKind;
 
@@ -20,6 +20,12 @@ pub struct Cli {
 pub enum Verb {
     /// Launch a container, collect its reports, append a line to the session log
     Run(Box<RunArgs>),
+    /// Register a run that another program will launch, and print how
+    Prepare(Box<PrepareArgs>),
+    /// Collect the reports of a prepared run until its container has ended
+    Attend(AttendArgs),
+    /// Tell how a prepared run ended, wait for its line in the session log, and print it
+    Finish(FinishArgs),
     /// Tell what an allowlist says of one destination, and why
     Explain(ExplainArgs),
     /// List past runs, newest first
@@ -72,6 +78,9 @@ pub struct RunArgs {
     /// Publish a port, as the engine takes it
     #[arg(long, value_name = "[[IP:]HOST:]PORT[/PROTO]")]
     pub publish: Vec<String>,
+    /// Print the run's name when its guest was started, and leave it alone
+    #[arg(short, long)]
+    pub detach: bool,
     /// Name of the container
     #[arg(long)]
     pub name: Option<String>,
@@ -98,6 +107,53 @@ pub struct RunArgs {
     /// Command and its arguments [default: the image's]
     #[arg(last = true)]
     pub command: Vec<String>,
+}
+
+/// Options of `prepare`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Prints one JSON object: `arguments` for the engine, whose environment must also \
+    have what `environment` holds. With --detach, the launch gets a line in the log as well."
+)]
+pub struct PrepareArgs {
+    /// Start nothing that attends: `attend RUN` will
+    #[arg(long)]
+    pub no_attend: bool,
+    /// Give the run up if its container is not started by then
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = value_parser!(u64).range(1..=86_400))]
+    pub within: u64,
+    /// The run.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// Options of `attend`.
+#[derive(Debug, Args)]
+pub struct AttendArgs {
+    /// The run: the beginning of its name
+    pub run: String,
+    /// Another collector has started this one, and holds its run for it.
+    #[arg(long, hide = true)]
+    pub inherited: bool,
+}
+
+/// Options of `finish`.
+#[derive(Debug, Args)]
+pub struct FinishArgs {
+    /// The run: the beginning of its name
+    pub run: String,
+    /// The code with which the container ended
+    #[arg(long, value_name = "CODE", allow_negative_numbers = true)]
+    pub exit_code: Option<i32>,
+    /// How it came to its end, where the launcher made it end
+    #[arg(long, value_enum)]
+    pub end_reason: Option<Ending>,
+    /// How long to wait for the line
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u64).range(1..=86_400))]
+    pub within: u64,
+    /// Where the session log is kept
+    #[command(flatten)]
+    pub audit: AuditArgs,
 }
 
 /// Options of `explain`.
@@ -182,6 +238,21 @@ pub enum Enforce {
     Address,
 }
 
+/// How a run came to its end, as its launcher knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Ending {
+    /// The command returned.
+    Exited,
+    /// A signal ended it.
+    Signaled,
+    /// A time limit was reached.
+    TimedOut,
+    /// There was no memory left for it.
+    Oom,
+    /// Somebody stopped it.
+    Stopped,
+}
+
 /// What to do when the container cannot report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReportMode {
@@ -211,7 +282,12 @@ mod tests {
     fn run(arguments: &[&str]) -> Result<Box<RunArgs>, clap::Error> {
         match Cli::try_parse_from(["host-collector", "run"].iter().chain(arguments))?.verb {
             Verb::Run(args) => Ok(args),
-            other @ (Verb::Explain(_) | Verb::List(_) | Verb::Show(_)) => panic!("{other:?}"),
+            other @ (Verb::Prepare(_)
+            | Verb::Attend(_)
+            | Verb::Finish(_)
+            | Verb::Explain(_)
+            | Verb::List(_)
+            | Verb::Show(_)) => panic!("{other:?}"),
         }
     }
 
@@ -249,6 +325,34 @@ mod tests {
     fn the_two_terminal_options_go_together() {
         let args = run(&["-it", "img"]).unwrap();
         assert!(args.interactive && args.tty);
+    }
+
+    #[test]
+    fn a_run_can_be_left_alone_by_either_name() {
+        for option in ["-d", "--detach", "-di", "-dt"] {
+            assert!(run(&[option, "img"]).unwrap().detach, "{option}");
+        }
+        assert!(!run(&["img"]).unwrap().detach);
+    }
+
+    #[test]
+    fn what_is_prepared_takes_the_options_of_a_run() {
+        let prepare = |arguments: &[&str]| {
+            let all = ["host-collector", "prepare"].iter().chain(arguments);
+            match Cli::try_parse_from(all).map(|cli| cli.verb) {
+                Ok(Verb::Prepare(args)) => Some(*args),
+                _ => None,
+            }
+        };
+        let args = prepare(&[
+            "--within", "7", "--allow", "a", "--agent", "x", "img", "--", "c",
+        ]);
+        let args = args.unwrap();
+        assert_eq!((args.within, args.run.allow.len()), (7, 1));
+        assert_eq!(args.run.command, ["c"]);
+        for within in ["0", "86401", "-1", "soon"] {
+            assert!(prepare(&["--within", within, "img"]).is_none(), "{within}");
+        }
     }
 
     #[test]

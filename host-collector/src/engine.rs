@@ -6,9 +6,16 @@ mod container;
 mod image;
 mod plan;
 
-use std::{ffi::OsString, fmt, io, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    ffi::OsString,
+    fmt, io,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use report::Printable;
+use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
 pub use argument::{RefusedArgument, check_arguments};
@@ -22,7 +29,8 @@ pub use plan::{
 use crate::environment::Environment;
 
 /// The engines that can be driven.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum EngineKind {
     /// Docker.
     Docker,
@@ -53,6 +61,15 @@ impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
+}
+
+/// What becomes of a client's standard output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientOutput {
+    /// It is the guest's.
+    Kept,
+    /// Nobody reads it, and nobody feeds its input.
+    Dropped,
 }
 
 /// An engine that answered.
@@ -161,15 +178,31 @@ impl Engine {
         }
     }
 
+    /// An engine that answered before.
+    #[must_use]
+    pub const fn of(kind: EngineKind, program: PathBuf) -> Self {
+        Self { kind, program }
+    }
+
+    /// Its program.
+    #[must_use]
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// Which engine it is.
     #[must_use]
     pub const fn kind(&self) -> EngineKind {
         self.kind
     }
 
-    /// Starts the client that runs a container, on this process's terminal.
-    pub fn launch(&self, plan: &Plan) -> Result<Child, EngineError> {
+    /// Starts the client that runs a container, on this process's terminal. What a client says of a
+    /// container that it leaves alone is its id, which nobody asked for.
+    pub fn launch(&self, plan: &Plan, output: ClientOutput) -> Result<Child, EngineError> {
         let mut client = Command::new(&self.program);
+        if output == ClientOutput::Dropped {
+            client.stdin(Stdio::null()).stdout(Stdio::null());
+        }
         client
             .args(&plan.arguments)
             .envs(plan.environment.iter().map(|(name, value)| (name, value)));
@@ -182,6 +215,15 @@ impl Engine {
         verb: &'static str,
         arguments: impl IntoIterator<Item = A>,
     ) -> Result<Vec<u8>, EngineError> {
+        Ok(self.ask_both(verb, arguments).await?.0)
+    }
+
+    /// The same, with what it wrote to standard error.
+    async fn ask_both<A: Into<OsString>>(
+        &self,
+        verb: &'static str,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<(Vec<u8>, Vec<u8>), EngineError> {
         let mut command = Command::new(&self.program);
         command
             .args(arguments.into_iter().map(Into::into))
@@ -203,7 +245,7 @@ impl Engine {
             .map_err(|_| late())?
             .map_err(|source| self.spawn_error(source))?;
         if output.status.success() {
-            Ok(output.stdout)
+            Ok((output.stdout, output.stderr))
         } else {
             Err(refused(last_line(&output.stderr)))
         }
@@ -232,14 +274,14 @@ fn last_line(stderr: &[u8]) -> Printable {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
-mod tests {
-    use std::{fs, path::Path};
+pub(crate) mod tests {
+    use std::fs;
 
     use super::*;
     use crate::environment::tests::program;
 
     /// A docker that does this, and writes down what it was told.
-    pub(super) async fn docker(dir: &Path, script: &str) -> Engine {
+    pub(crate) async fn docker(dir: &Path, script: &str) -> Engine {
         let calls = dir.join("calls");
         program(
             dir,
@@ -252,7 +294,7 @@ mod tests {
     }
 
     /// What it was told since it was found.
-    pub(super) fn calls(dir: &Path) -> String {
+    pub(crate) fn calls(dir: &Path) -> String {
         let calls = fs::read_to_string(dir.join("calls")).unwrap();
         calls.split_once('\n').unwrap().1.to_owned()
     }
@@ -332,7 +374,13 @@ mod tests {
             environment: vec![("CODE".into(), "42".into())],
         };
         assert_eq!(
-            engine.launch(&plan).unwrap().wait().await.unwrap().code(),
+            engine
+                .launch(&plan, ClientOutput::Kept)
+                .unwrap()
+                .wait()
+                .await
+                .unwrap()
+                .code(),
             Some(42)
         );
         assert_eq!(calls(dir.path()), "run\n");

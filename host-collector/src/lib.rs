@@ -1,6 +1,7 @@
 //! The host's side of sandboxed runs: launches them, collects their reports, keeps the session log.
 
 pub mod allow;
+pub mod attend;
 pub mod channel;
 pub mod cli;
 pub mod engine;

@@ -7,7 +7,7 @@ use host_collector::{
     cli::{Cli, Verb},
     environment::Environment,
     explain::{self, ExplainError},
-    run::{self, RunError, say},
+    run::{self, RunError, SetUpError, say},
     view::{self, ViewError},
 };
 
@@ -25,9 +25,16 @@ fn main() -> ExitCode {
             };
         }
     };
+    // A process that was started to attend to one run minds no other.
+    if !matches!(verb, Verb::Attend(_)) {
+        run::recover(&environment);
+    }
+    let of_run = |error: RunError| (code_of_run(&error), error.to_string());
     let outcome = match verb {
-        Verb::Run(args) => run::to_its_end(*args, &environment)
-            .map_err(|error| (of_run(&error), error.to_string())),
+        Verb::Run(args) => run::run(&args, &environment).map_err(of_run),
+        Verb::Prepare(args) => run::prepare(&args, &environment).map_err(of_run),
+        Verb::Attend(args) => run::attend(&args, &environment).map_err(of_run),
+        Verb::Finish(args) => run::finish(&args, &environment).map_err(of_run),
         Verb::Explain(args) => explain::explain(&args, &environment)
             .map(|()| 0)
             .map_err(|error| (of_explain(&error), error.to_string())),
@@ -47,9 +54,10 @@ fn main() -> ExitCode {
     }
 }
 
-const fn of_run(error: &RunError) -> u8 {
+const fn code_of_run(error: &RunError) -> u8 {
     match error {
         RunError::Config(_) => 78,
+        RunError::SetUp(SetUpError::NoSuchRun(_) | SetUpError::Ambiguous { .. }) => USAGE,
         RunError::SetUp(_) => 125,
     }
 }

@@ -1,19 +1,22 @@
-//! `run`: launches a container, collects what it reports, keeps the record, exits with its code.
+//! Launching: in the foreground, detached, or prepared for another program; and the verbs that go
+//! with a run which another process attends to.
 
+mod attended;
 mod bundle;
-mod drive;
+mod detached;
 mod error;
+mod finish;
+mod foreground;
 mod identity;
 mod list;
-mod outcome;
 mod prepare;
+mod prepared;
 mod publish;
 mod request;
-mod signals;
 mod summary;
 mod variables;
 
-use std::{io::Write as _, path::PathBuf};
+use std::{io::Write as _, path::Path};
 
 pub use bundle::BundleError;
 pub use error::{ConfigError, RunError, SetUpError};
@@ -24,75 +27,100 @@ pub use variables::VariableError;
 
 pub(crate) use summary::{SHOWN_ID, doubt, target};
 
-use report::EndReason;
+use report::Printable;
 use tokio::runtime::Builder;
 
 use crate::{
-    cli::{ReportMode, RunArgs},
+    attend::{self, Launcher},
+    cli::{AttendArgs, FinishArgs, PrepareArgs, RunArgs},
     environment::Environment,
-    log::{self, LogError},
-    session::Session,
+    run_dir,
+    run_id::RunId,
 };
-use drive::Driven;
+use prepare::PATIENCE_S;
 
-/// Runs on a runtime of its own, and returns the code to exit with.
+/// Launches, and returns the code to exit with.
 ///
 /// # Errors
 /// When there was no run. One that took place is never an error, whatever became of its record.
-pub fn to_its_end(args: RunArgs, environment: &Environment) -> Result<u8, RunError> {
+pub fn run(args: &RunArgs, environment: &Environment) -> Result<u8, RunError> {
+    to_its_end(async {
+        let prepared = prepare::prepare(args, Launcher::Ours, PATIENCE_S, environment).await?;
+        warn(&prepared.warnings);
+        if args.detach {
+            detached::run(prepared).await
+        } else {
+            foreground::run(prepared).await
+        }
+    })
+}
+
+/// Registers a run for another program to launch, and prints how.
+///
+/// # Errors
+/// When it cannot be launched here.
+pub fn prepare(args: &PrepareArgs, environment: &Environment) -> Result<u8, RunError> {
+    to_its_end(prepared::prepare(args, environment))
+}
+
+/// Attends to a run that another process has registered.
+///
+/// # Errors
+/// When there is none, or another process attends to it.
+pub fn attend(args: &AttendArgs, environment: &Environment) -> Result<u8, RunError> {
+    to_its_end(attended::attend(args, environment))
+}
+
+/// Waits for the line of a run that another process attends to, and prints it.
+///
+/// # Errors
+/// When there will be none.
+pub fn finish(args: &FinishArgs, environment: &Environment) -> Result<u8, RunError> {
+    to_its_end(finish::finish(args, environment))
+}
+
+/// Starts a process for every run whose collector was killed. Costs the caller nothing it would
+/// notice, and fails nothing.
+pub fn recover(environment: &Environment) {
+    // Not even a runtime where there is nothing to do.
+    let runtime_dir = environment.runtime_dir();
+    if run_dir::all(&runtime_dir).is_empty() {
+        return;
+    }
+    let _ = to_its_end(async {
+        attend::recover(&runtime_dir);
+        Ok(0)
+    });
+}
+
+/// Runs on a runtime of its own.
+fn to_its_end(work: impl Future<Output = Result<i32, RunError>>) -> Result<u8, RunError> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(SetUpError::from)?;
-    let code = runtime.block_on(run(args, environment))?;
+    let code = runtime.block_on(work)?;
     // Engines give codes of a byte; anything else is none of theirs.
     Ok(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
-async fn run(args: RunArgs, environment: &Environment) -> Result<i32, RunError> {
-    let mut prepared = prepare::prepare(&args, environment).await?;
-    for warning in &prepared.warnings {
+fn warn(warnings: &[String]) {
+    for warning in warnings {
         say(&format!("warning: {warning}"));
     }
-    let driven = drive::drive(&mut prepared).await?;
-    if !outcome::was_launched(&driven, args.report == ReportMode::Required) {
-        return Ok(outcome::refusal(
-            &driven,
-            prepared.engine.kind(),
-            &args.image,
-        )?);
-    }
-    let session = outcome::session(
-        &driven,
-        prepared.record,
-        &prepared.launch.run_id,
-        host_name(),
-    );
-    // A command that could not be started has been named by the entrypoint: that is the one line.
-    if session.end_reason != Some(EndReason::StartFailed) {
-        say(&summary(&session));
-    }
-    let audit_dir = args.audit.audit_dir.or_else(|| environment.audit_dir());
-    if let Err(error) = record(audit_dir, session, &driven) {
-        say(&format!("this run is not in the session log: {error}"));
-    }
-    Ok(outcome::exit_code(&driven))
 }
 
-fn record(audit_dir: Option<PathBuf>, session: Session, driven: &Driven) -> Result<(), LogError> {
-    let journal = driven
-        .attendance
-        .as_ref()
-        .filter(|attendance| attendance.reports.is_some());
-    let journal = journal.map(|attendance| attendance.journal.path().to_owned());
-    log::record(audit_dir.ok_or(LogError::Nowhere)?, session, journal)
-}
-
-fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+/// The one run with a directory whose name begins so; `None` if there is none.
+fn named(runtime_dir: &Path, beginning: &str) -> Result<Option<RunId>, SetUpError> {
+    let mut runs = run_dir::all(runtime_dir);
+    runs.retain(|run_id| !beginning.is_empty() && run_id.as_str().starts_with(beginning));
+    match runs.len() {
+        0 | 1 => Ok(runs.pop()),
+        count => Err(SetUpError::Ambiguous {
+            run: Printable::new(beginning),
+            count,
+        }),
+    }
 }
 
 /// One line on standard error.

@@ -2,13 +2,31 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// 24 lower-case hexadecimal digits from the system's randomness, so that a few of them name a run
 /// and no two hosts ever make the same.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-#[serde(transparent)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct RunId(String);
+
+/// What is no name of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of a run: that has {DIGITS} lower-case hexadecimal digits")]
+pub struct NoRunId;
+
+impl TryFrom<String> for RunId {
+    type Error = NoRunId;
+
+    fn try_from(name: String) -> Result<Self, NoRunId> {
+        let is_digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
+        (name.len() == DIGITS && name.bytes().all(is_digit))
+            .then_some(Self(name))
+            .ok_or(NoRunId)
+    }
+}
+
+const DIGITS: usize = 24;
 
 impl RunId {
     /// A new name.
@@ -63,6 +81,22 @@ mod tests {
                 .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)),
             "{a}"
         );
+    }
+
+    #[test]
+    fn only_what_could_have_been_made_here_is_a_name() {
+        let name = RunId::random().unwrap();
+        assert_eq!(RunId::try_from(name.to_string()), Ok(name.clone()));
+        for other in [
+            "",
+            "..",
+            &name.as_str()[1..],
+            &format!("{name}0"),
+            &"G".repeat(24),
+            &"A".repeat(24),
+        ] {
+            assert_eq!(RunId::try_from(other.to_owned()), Err(NoRunId), "{other}");
+        }
     }
 
     #[test]

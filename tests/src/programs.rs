@@ -58,6 +58,6 @@ pub fn public_directory() -> anyhow::Result<TempDir> {
 }
 
 /// Sets the permissions of `path`.
-pub(crate) fn open_to(path: &Path, mode: u32) -> io::Result<()> {
+pub fn open_to(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }

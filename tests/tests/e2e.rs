@@ -1,5 +1,7 @@
 //! Whole runs with docker and podman, on a fake internet.
 
+#[path = "e2e/attended.rs"]
+mod attended;
 #[path = "e2e/by_hand.rs"]
 mod by_hand;
 #[path = "e2e/collected.rs"]
@@ -31,6 +33,9 @@ fn main() -> anyhow::Result<ExitCode> {
     for (engine, labs) in [(Engine::Docker, &docker), (Engine::Podman, &podman)] {
         for (name, case) in Case::read_all(engine.place())? {
             trials.push(trial(engine, &name, labs, move |lab| lab.check(&case)));
+        }
+        for (name, test) in attended::TESTS {
+            trials.push(trial(engine, &format!("attended::{name}"), labs, test));
         }
         for (name, test) in by_hand::TESTS {
             trials.push(trial(engine, &format!("by_hand::{name}"), labs, test));

@@ -43,7 +43,9 @@ fn always(option: &str) -> Option<&'static str> {
         "--rm" | "--cidfile" => {
             Some("the run removes its container itself, when it knows how it ended; leave it out")
         }
-        "-d" | "--detach" => Some("detached runs are not available yet; leave it out"),
+        "-d" | "--detach" => {
+            Some("the run must know of it: leave it out, and use --detach of `run`")
+        }
         _ => None,
     }
 }

@@ -1,9 +1,12 @@
 //! One container of an engine: how it fares, signals to it, its removal.
 
+use jiff::Timestamp;
+use report::Printable;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, last_line, plan::LABEL};
+use crate::run_id::RunId;
 
 /// A container that was created.
 #[derive(Debug, Clone)]
@@ -28,6 +31,7 @@ struct Inner {
     oom_killed: bool,
     exit_code: i32,
     started_at: String,
+    finished_at: String,
 }
 
 impl State {
@@ -49,6 +53,18 @@ impl State {
         !self.state.started_at.is_empty() && !self.state.started_at.starts_with("0001-")
     }
 
+    /// When its first process was started.
+    #[must_use]
+    pub fn started_at(&self) -> Option<Timestamp> {
+        time(&self.state.started_at)
+    }
+
+    /// When it had ended.
+    #[must_use]
+    pub fn finished_at(&self) -> Option<Timestamp> {
+        time(&self.state.finished_at).filter(|_| !self.state.running)
+    }
+
     /// The exit code of its first process, if that was started and has ended.
     #[must_use]
     pub fn exit_code(&self) -> Option<i32> {
@@ -62,7 +78,22 @@ impl State {
     }
 }
 
+/// The engines write the year 1 for what has not happened.
+fn time(text: &str) -> Option<Timestamp> {
+    let happened = !text.starts_with("0001-");
+    text.parse().ok().filter(|_| happened)
+}
+
 impl Engine {
+    /// The id of a run's container, found by its label.
+    pub async fn labelled(&self, run_id: &RunId) -> Result<Option<String>, EngineError> {
+        let filter = format!("label={LABEL}={run_id}");
+        let arguments = ["ps", "--all", "--no-trunc", "--quiet", "--filter", &filter];
+        let answer = self.ask("ps", arguments).await?;
+        let ids = String::from_utf8_lossy(&answer);
+        Ok(ids.split_whitespace().next().map(ToOwned::to_owned))
+    }
+
     /// The container with this id.
     #[must_use]
     pub fn container(&self, id: String) -> Container<'_> {
@@ -86,6 +117,12 @@ impl Container<'_> {
         })
     }
 
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Sends a signal to its first process.
     pub async fn signal(&self, name: &str) -> Result<(), EngineError> {
         self.engine
@@ -104,6 +141,13 @@ impl Container<'_> {
             .await
             .map(drop)
             .map_err(|source| self.engine.spawn_error(source))
+    }
+
+    /// The last line that it has written to its standard error, or else to its output.
+    pub async fn last_words(&self) -> Result<Printable, EngineError> {
+        let arguments = ["logs", "--tail", "10", &self.id];
+        let (out, error) = self.engine.ask_both("logs", arguments).await?;
+        Ok(last_line(if error.is_empty() { &out } else { &error }))
     }
 
     /// Removes it, running or not.
@@ -160,6 +204,42 @@ mod tests {
         assert_eq!((state.is_running(), state.exit_code()), (true, None));
     }
 
+    #[test]
+    fn times_that_the_engine_does_not_know_are_none() {
+        let of = |started, finished, running| {
+            state(&format!(
+                r#"{{"state":{{"Running":{running},"StartedAt":"{started}","FinishedAt":"{finished}"}}}}"#
+            ))
+        };
+        let (at, never) = ("2026-11-29T16:44:43Z", "0001-01-01T00:00:00Z");
+        let ended = of(at, at, false);
+        assert_eq!(
+            (ended.started_at(), ended.finished_at()),
+            (at.parse().ok(), at.parse().ok())
+        );
+        let again = of(at, at, true);
+        assert_eq!(
+            (again.started_at(), again.finished_at()),
+            (at.parse().ok(), None)
+        );
+        let made = of(never, never, false);
+        assert_eq!((made.started_at(), made.finished_at()), (None, None));
+        assert_eq!(of("", "soon", false).finished_at(), None);
+    }
+
+    #[tokio::test]
+    async fn a_container_is_found_by_its_run() {
+        let run = RunId::random().unwrap();
+        for (answer, found) in [("abc", Some("abc")), ("abc\ndef", Some("abc")), ("", None)] {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = docker(dir.path(), &format!("echo '{answer}'")).await;
+            assert_eq!(engine.labelled(&run).await.unwrap().as_deref(), found);
+            let asked =
+                format!("ps --all --no-trunc --quiet --filter label=sandbox-egress.run={run}\n");
+            assert_eq!(calls(dir.path()), asked);
+        }
+    }
+
     #[tokio::test]
     async fn a_container_is_told_by_its_id() {
         let dir = tempfile::tempdir().unwrap();
@@ -172,6 +252,24 @@ mod tests {
             calls(dir.path()),
             "kill --signal TERM abc\nwait abc\nrm --force abc\n"
         );
+    }
+
+    #[tokio::test]
+    async fn the_last_words_of_a_container_are_one_harmless_line() {
+        for (script, words) in [
+            (
+                "echo out; echo no >&2; printf 'why\\033[2J\\n' >&2",
+                "why\\u{1b}[2J",
+            ),
+            ("echo out", "out"),
+            (":", "it did not say why"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let engine = docker(dir.path(), script).await;
+            let said = engine.container("abc".into()).last_words().await.unwrap();
+            assert_eq!(said.as_str(), words);
+            assert_eq!(calls(dir.path()), "logs --tail 10 abc\n");
+        }
     }
 
     #[tokio::test]

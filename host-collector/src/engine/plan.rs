@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::EngineKind;
+use super::{ClientOutput, EngineKind};
 use crate::{channel::Secret, run_id::RunId};
 
 /// Everything that a launch depends on.
@@ -20,6 +20,8 @@ pub struct Launch {
     pub command: Vec<String>,
     /// Where the engine shall write the container's id.
     pub cidfile: PathBuf,
+    /// Whether the client stays with the container, or leaves it alone once that runs.
+    pub output: ClientOutput,
     /// Keep standard input open.
     pub interactive: bool,
     /// Give it a terminal.
@@ -101,6 +103,8 @@ pub const ENTRYPOINT: &str = "/usr/local/bin/sandbox-entrypoint";
 pub const HOST_DIRECTORY: &str = "/run/sandbox-egress/host";
 /// Where the host's CA bundle is mounted: where most programs of most images look.
 pub const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// The label by which a run's container is found.
+pub(crate) const LABEL: &str = "sandbox-egress.run";
 /// Variables of this name speak to the entrypoint, not to the guest.
 pub const RESERVED: &str = "SANDBOX_";
 
@@ -145,7 +149,10 @@ impl Plan {
             "--cidfile",
             &launch.cidfile.to_string_lossy(),
         ]);
-        self.add(["--label", &format!("sandbox-egress.run={}", launch.run_id)]);
+        self.add(["--label", &format!("{LABEL}={}", launch.run_id)]);
+        if launch.output == ClientOutput::Dropped {
+            self.add(["--detach"]);
+        }
         if launch.interactive {
             self.add(["--interactive"]);
         }
@@ -274,6 +281,7 @@ mod tests {
             image: "img".into(),
             command: vec!["sh".into(), "-c".into(), "x y".into()],
             cidfile: "/r/cid".into(),
+            output: ClientOutput::Kept,
             interactive: false,
             tty: false,
             name: None,

@@ -9,9 +9,11 @@ use super::{
 };
 use crate::{
     allow::AllowError,
+    attend::{NoRun, RegistrationError},
     channel::ChannelError,
-    engine::{EngineError, EngineKind, RefusedArgument},
+    engine::{EngineError, RefusedArgument},
     run_dir::RunDirError,
+    run_id::RunId,
 };
 
 /// Why there was no run.
@@ -94,32 +96,47 @@ pub enum SetUpError {
     /// The system refused something to this process.
     #[error("cannot watch the run: {0}")]
     Runtime(#[from] io::Error),
-    /// The image has nothing that would enforce the list.
-    #[error(
-        "image `{image}` has no {entrypoint}, which enforces the allowlist; \
-         build it on the base image, or copy the programs into it (README.md says how)",
-        entrypoint = crate::engine::ENTRYPOINT
-    )]
-    NoEntrypoint {
-        /// As it was named.
-        image: Printable,
+    /// The guest was not started.
+    #[error(transparent)]
+    NoRun(#[from] NoRun),
+    /// What is known of the run.
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
+    /// There is no such run.
+    #[error("no run `{0}` is going on; `host-collector list` shows those there are")]
+    NoSuchRun(Printable),
+    /// There are several.
+    #[error("`{run}` is the beginning of {count} runs; give more of it")]
+    Ambiguous {
+        /// As it was given.
+        run: Printable,
+        /// How many.
+        count: usize,
     },
-    /// The engine could not start the container, and said why.
-    #[error("{0} did not start the container: its reason is above")]
-    NotStarted(EngineKind),
-    /// The container was not the one that was launched, or does not fit.
-    #[error("the container was turned away: {0}")]
-    TurnedAway(String),
-    /// The entrypoint ended early, and said nothing that would explain it.
+    /// Somebody attends to it already.
     #[error(
-        "the entrypoint of `{image}` ended with {code} before anything was enforced; the command was not started"
+        "run {0} is attended by another process; wait for its line with `host-collector finish {0}`"
     )]
-    Silent {
-        /// As it was named.
-        image: Printable,
-        /// Its exit code.
-        code: i32,
+    Attended(RunId),
+    /// The process that was to attend to the run did not come to it.
+    #[error("the process that was to attend to the run ended early{0}")]
+    Unattended(Printable),
+    /// The run goes on.
+    #[error("run {run} has not ended within {seconds} s; end its container first")]
+    GoesOn {
+        /// The run.
+        run: RunId,
+        /// How long was waited.
+        seconds: u64,
     },
+    /// The run left no line.
+    #[error(
+        "run {0} has no line in the session log: its guest was never started, or the log could not be written"
+    )]
+    NoLine(RunId),
+    /// Nobody takes the output.
+    #[error("write to standard output: {0}")]
+    Output(io::Error),
 }
 
 #[cfg(test)]
@@ -148,10 +165,12 @@ mod tests {
             );
         }
         let set_up = [
-            SetUpError::NoEntrypoint {
-                image: image.clone(),
+            SetUpError::NoSuchRun(image.clone()),
+            SetUpError::Ambiguous {
+                run: image.clone(),
+                count: 2,
             },
-            SetUpError::Silent { image, code: 3 },
+            SetUpError::Unattended(image),
         ];
         for error in set_up {
             let line = RunError::from(error).to_string();

@@ -1,5 +1,8 @@
 //! Everything that happens before a launch: nothing is made before all is known.
 
+use std::{fs, path};
+
+use jiff::Timestamp;
 use report::Printable;
 
 use super::{
@@ -9,13 +12,13 @@ use super::{
     request::{Request, caller},
 };
 use crate::{
-    channel::{Channel, Terms},
-    cli::{NetworkMode, RunArgs},
-    engine::{ENTRYPOINT, Engine, EngineKind, Guard, Identity, Image, Launch, Network},
+    attend::{Launcher, NoRun, Registration, engine_environment},
+    channel::{Terms, directory},
+    cli::{NetworkMode, ReportMode, RunArgs},
+    engine::{ClientOutput, ENTRYPOINT, Engine, Guard, Identity, Image, Launch, Network},
     environment::Environment,
     run_dir::RunDir,
     run_id::RunId,
-    session::Launched,
 };
 
 /// A run that can be launched.
@@ -23,22 +26,22 @@ use crate::{
 pub(crate) struct Prepared {
     pub(crate) engine: Engine,
     pub(crate) launch: Launch,
-    /// Waits for the container's reports, under an allowlist.
-    pub(crate) channel: Option<Channel>,
     /// Goes when the run does.
     pub(crate) run_dir: RunDir,
     /// What is odd about the allowlist.
     pub(crate) warnings: Vec<String>,
-    /// What the log will say of the launch.
-    pub(crate) record: Launched,
+    /// What whoever attends must know.
+    pub(crate) registration: Registration,
 }
 
 /// Checks, looks up and makes what a run needs.
 pub(crate) async fn prepare(
     args: &RunArgs,
+    launcher: Launcher,
+    patience_s: u64,
     environment: &Environment,
 ) -> Result<Prepared, RunError> {
-    let request = Request::check(args, environment).await?;
+    let request = Request::check(args, launcher, environment).await?;
     let (engine, image) = look_up(args, &request, environment).await?;
     let command = image.argv(&args.command);
     if command.is_empty() {
@@ -50,15 +53,21 @@ pub(crate) async fn prepare(
 
     let place = Place::make(args, &request, environment)?;
     let warnings = request.warnings();
-    let record = request.record(args, engine.kind(), command.clone());
-    let (launch, channel, run_dir) = place.launch(args, request, engine.kind(), identity, command);
+    let registration = Registration {
+        launcher,
+        patience_s,
+        ..place.registration(args, &request, &engine, command.clone(), environment)
+    };
+    registration
+        .store(place.run_dir.path())
+        .map_err(SetUpError::from)?;
+    let (launch, run_dir) = place.launch(args, request, &engine, identity, command);
     Ok(Prepared {
         engine,
         launch,
-        channel,
         run_dir,
         warnings,
-        record,
+        registration,
     })
 }
 
@@ -75,17 +84,18 @@ async fn look_up(
     if is_known || engine.has_file(&args.image, ENTRYPOINT).await? {
         return Ok((engine, image));
     }
-    Err(SetUpError::NoEntrypoint {
+    Err(SetUpError::NoRun(NoRun::NoEntrypoint {
         image: Printable::new(&args.image),
-    })
+    }))
 }
 
-/// Where a run takes place: its name, its directory, its network and the channel for that.
+/// Where a run takes place: its name, its directory, its network and what the channel for that is
+/// held to.
 struct Place {
     run_id: RunId,
     run_dir: RunDir,
     network: Network,
-    channel: Option<Channel>,
+    terms: Option<Terms>,
 }
 
 impl Place {
@@ -106,51 +116,87 @@ impl Place {
                 run_id,
                 run_dir,
                 network,
-                channel: None,
+                terms: None,
             });
         };
         let terms = Terms::random(Some(policy.digest().to_string()))?;
-        let channel = Channel::open(run_dir.path(), terms)?;
+        let channel = directory(run_dir.path());
+        fs::create_dir(&channel)?;
         let network = Network::Allowlist(Guard {
-            channel: channel.directory(),
-            allow: hand_over(policy, &channel.directory())?,
-            nonce: channel.nonce().clone(),
+            allow: hand_over(policy, &channel)?,
+            channel,
+            nonce: terms.nonce.clone(),
             report: args.report.as_str(),
         });
         Ok(Self {
             run_id,
             run_dir,
             network,
-            channel: Some(channel),
+            terms: Some(terms),
         })
+    }
+
+    fn registration(
+        &self,
+        args: &RunArgs,
+        request: &Request,
+        engine: &Engine,
+        command: Vec<String>,
+        environment: &Environment,
+    ) -> Registration {
+        let audit_dir = args.audit.audit_dir.clone();
+        Registration {
+            run_id: self.run_id.clone(),
+            time_ms: Timestamp::now().as_millisecond(),
+            engine: engine.kind(),
+            program: engine.program().to_owned(),
+            engine_environment: engine_environment(environment),
+            image: args.image.clone(),
+            terms: self.terms.clone(),
+            report_is_required: args.report == ReportMode::Required,
+            detached: args.detach,
+            launcher: Launcher::Ours,
+            patience_s: PATIENCE_S,
+            // Whoever attends may be somewhere else.
+            audit_dir: audit_dir
+                .or_else(|| environment.audit_dir())
+                .and_then(|dir| path::absolute(dir).ok()),
+            host: host_name(),
+            record: request.record(args, engine.kind(), command),
+        }
     }
 
     fn launch(
         self,
         args: &RunArgs,
         request: Request,
-        engine: EngineKind,
+        engine: &Engine,
         identity: Identity,
         command: Vec<String>,
-    ) -> (Launch, Option<Channel>, RunDir) {
+    ) -> (Launch, RunDir) {
         let Self {
             run_id,
             run_dir,
             network,
-            channel,
+            terms,
         } = self;
         let launch = Launch {
             run_id,
-            engine,
+            engine: engine.kind(),
             rootless: caller().uid != 0,
             image: args.image.clone(),
             // Where the image's own entrypoint runs, the engine puts it in front.
-            command: if channel.is_some() {
+            command: if terms.is_some() {
                 command
             } else {
                 args.command.clone()
             },
             cidfile: run_dir.cidfile(),
+            output: if args.detach {
+                ClientOutput::Dropped
+            } else {
+                ClientOutput::Kept
+            },
             interactive: args.interactive,
             tty: args.tty,
             name: args.name.clone(),
@@ -165,6 +211,16 @@ impl Place {
             runtime: args.runtime.clone(),
             engine_args: args.engine_arg.clone(),
         };
-        (launch, channel, run_dir)
+        (launch, run_dir)
     }
 }
+
+fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// For this program's own launches: the image is here, so an engine takes seconds at most.
+pub(super) const PATIENCE_S: u64 = 300;

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     allow::allowlist,
+    attend::Launcher,
     cli::{Enforce, NetworkMode, RunArgs},
     engine::{EngineKind, WORKSPACE, check_arguments},
     environment::Environment,
@@ -45,6 +46,7 @@ pub(super) struct Workspace {
 impl Request {
     pub(super) async fn check(
         args: &RunArgs,
+        launcher: Launcher,
         environment: &Environment,
     ) -> Result<Self, ConfigError> {
         let is_allowlist = args.network == NetworkMode::Allowlist;
@@ -54,7 +56,8 @@ impl Request {
         if args.enforce == Enforce::Address {
             return Err(ConfigError::Address);
         }
-        if args.tty && !rustix::termios::isatty(rustix::stdio::stdin()) {
+        let own_terminal = args.tty && !args.detach && launcher == Launcher::Ours;
+        if own_terminal && !rustix::termios::isatty(rustix::stdio::stdin()) {
             return Err(ConfigError::NoTerminal);
         }
         check_arguments(&args.engine_arg, is_allowlist)?;
@@ -195,7 +198,7 @@ mod tests {
 
     async fn check(arguments: &[&str]) -> Result<Request, String> {
         let environment = Environment::of([("TOKEN", "x")]);
-        let request = Request::check(&parsed(arguments), &environment).await;
+        let request = Request::check(&parsed(arguments), Launcher::Ours, &environment).await;
         request.map_err(|error| error.to_string())
     }
 

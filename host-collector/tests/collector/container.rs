@@ -17,7 +17,10 @@ use report::{
     Body, Bye, Denied, EndReason, Enforcement, Enforcing, Exit, Hello, HostMessage, Ipv6,
     MAX_FRAME, Message, PROTOCOL, Printable, Resume, Target, Totals, Transport, Welcome, encode,
 };
-use rustix::fs::inotify;
+use rustix::{
+    fs::inotify,
+    net::{RecvFlags, recv},
+};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader as AsyncBufReader},
@@ -332,15 +335,10 @@ fn plays_a_container_where_it_is_told_to() {
     let end = environment
         .get("FAKE_CONTAINER_END")
         .and_then(|end| end.to_str());
-    let (mut last, mut token) = (0, None);
+    let all = script.lines().filter(|line| line.starts_with('{')).count();
+    let (mut last, mut token) = (0, String::new());
+    let mut stream = StdStream::connect(socket).unwrap();
     for part in script.split(AGAIN) {
-        let mut stream = match &token {
-            None => StdStream::connect(socket).unwrap(),
-            Some(_) => connect_again(Path::new(socket)),
-        };
-        stream
-            .write_all(token.as_deref().map_or(String::new(), resume).as_bytes())
-            .unwrap();
         stream.write_all(part.as_bytes()).unwrap();
         if end == Some("Leaves") {
             return;
@@ -348,12 +346,25 @@ fn plays_a_container_where_it_is_told_to() {
         last += part.lines().count();
         let ack = format!("{{\"type\":\"ack\",\"seq\":{last}}}");
         let mut answers = BufReader::new(&stream).lines().map_while(Result::ok);
-        let welcome: Welcome = serde_json::from_str(&answers.next().unwrap()).unwrap();
+        if token.is_empty() {
+            let welcome: Welcome = serde_json::from_str(&answers.next().unwrap()).unwrap();
+            token = welcome.resume_token;
+        }
         assert!(answers.any(|line| line == ack), "no {ack}");
-        token = Some(welcome.resume_token);
-        if last < script.lines().filter(|line| line.starts_with('{')).count() {
-            // The next part is for the next collector.
-            assert_eq!(answers.last(), None);
+        if last == all {
+            break;
+        }
+        // The next part is for the next collector, or for this one at another time.
+        match environment.get("FAKE_CONTAINER_FIFOS").map(Path::new) {
+            None => assert_eq!(answers.last(), None),
+            Some(fifos) => {
+                fs::write(fifos.join("heard"), "heard").unwrap();
+                fs::read(fifos.join("hold")).unwrap();
+            }
+        }
+        if is_hung_up(&stream) {
+            stream = connect_again(Path::new(socket));
+            stream.write_all(resume(&token).as_bytes()).unwrap();
         }
     }
     if end == Some("Stays") {
@@ -362,8 +373,13 @@ fn plays_a_container_where_it_is_told_to() {
     }
 }
 
+fn is_hung_up(stream: &StdStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    recv(stream, &mut [0; 1][..], flags).is_ok_and(|(count, _)| count == 0)
+}
+
 /// Connects as soon as the socket is there again.
-fn connect_again(socket: &Path) -> StdStream {
+pub(crate) fn connect_again(socket: &Path) -> StdStream {
     let watch = inotify::init(inotify::CreateFlags::CLOEXEC).unwrap();
     let events = inotify::WatchFlags::CREATE | inotify::WatchFlags::ATTRIB;
     inotify::add_watch(&watch, socket.parent().unwrap(), events).unwrap();

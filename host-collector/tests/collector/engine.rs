@@ -7,10 +7,11 @@ use std::{
 };
 
 use report::Body;
+use rustix::fs::{FlockOperation, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::container::lines;
+use crate::container::{AGAIN, lines};
 
 /// A host with an engine of which everything is known.
 pub(crate) struct Host {
@@ -24,6 +25,10 @@ pub(crate) fn ended(code: i32) -> String {
     )
 }
 
+/// What it knows of one that runs.
+pub(crate) const RUNNING: &str =
+    r#"{"state":{"Running":true,"ExitCode":0,"StartedAt":"2026-11-29T16:44:43Z"},"networks":null}"#;
+
 /// What it knows of one that could not be started.
 pub(crate) const NEVER_STARTED: &str = r#"{"state":{"Running":false,"ExitCode":0,"StartedAt":"0001-01-01T00:00:00Z"},"networks":null}"#;
 
@@ -33,6 +38,13 @@ impl Host {
         let host = Self {
             dir: tempfile::tempdir().unwrap(),
         };
+        for name in ["up-now", "hold", "heard"] {
+            rustix::fs::mkfifoat(rustix::fs::CWD, host.path(name), Mode::RUSR | Mode::WUSR)
+                .unwrap();
+        }
+        fs::write(host.path("up"), RUNNING).unwrap();
+        fs::write(host.path("fresh"), NEVER_STARTED).unwrap();
+        host.on("logs", "echo 'sandbox-entrypoint: why' >&2");
         for dir in ["bin", "run"] {
             fs::create_dir(host.path(dir)).unwrap();
         }
@@ -67,15 +79,55 @@ impl Host {
 
     /// A container that says all this over its channel, and the code of the engine's client then.
     pub(crate) fn reports(&self, script: &[Body], code: i32) {
-        fs::write(self.path("script"), lines(script)).unwrap();
+        self.says(&lines(script), code);
+    }
+
+    /// The same, in its own words. What comes after [`AGAIN`] it says when it was [`Host::heard`] and
+    /// let go on by [`Host::release`].
+    pub(crate) fn says(&self, script: &[u8], code: i32) {
+        if script
+            .windows(AGAIN.len())
+            .any(|part| part == AGAIN.as_bytes())
+        {
+            fs::write(self.path("held"), "").unwrap();
+        }
+        fs::write(self.path("script"), script).unwrap();
         let binary = std::env::current_exe().unwrap();
         let role = format!(
-            "FAKE_CONTAINER_SOCKET=$socket FAKE_CONTAINER_SCRIPT={} {} --exact \
+            "FAKE_CONTAINER_SOCKET=$socket FAKE_CONTAINER_SCRIPT={} FAKE_CONTAINER_FIFOS={} {} --exact \
              container::plays_a_container_where_it_is_told_to >/dev/null || exit 99\nexit {code}",
             self.path("script").display(),
+            self.dir.path().display(),
             binary.display()
         );
         self.container(&role, &ended(code));
+    }
+
+    /// Waits until a container has been heard that has more to say.
+    pub(crate) fn heard(&self) {
+        fs::read(self.path("heard")).unwrap();
+    }
+
+    /// Lets it say the rest.
+    pub(crate) fn release(&self) {
+        fs::write(self.path("hold"), "go on").unwrap();
+    }
+
+    /// The directories of runs that are going on.
+    pub(crate) fn runs(&self) -> Vec<String> {
+        let dirs = fs::read_dir(self.path("run/host-collector/runs"));
+        let names = dirs.into_iter().flatten().flatten();
+        names
+            .map(|entry| entry.file_name().into_string().unwrap())
+            .collect()
+    }
+
+    /// Waits until nobody attends to a run any more.
+    pub(crate) fn released(&self, run: &str) {
+        let lock = self.path("run/host-collector/runs").join(run).join("lock");
+        if let Ok(lock) = fs::File::open(lock) {
+            rustix::fs::flock(lock, FlockOperation::LockShared).unwrap();
+        }
     }
 
     /// `host-collector` on this host.
@@ -118,11 +170,15 @@ echo "$*" >>calls
 case "$1" in
     version) echo 99 ;;
     create) echo created ;;
-    container) cat state ;;
-    image | pull | cp | kill) . "./$1" ;;
+    container) if [ -e running ]; then cat up; elif [ -e begun ]; then cat state; else cat fresh; fi ;;
+    image | pull | cp | kill | logs) . "./$1" ;;
+    ps) if [ -e made ]; then echo the-container; fi ;;
+    wait) exec 8<running && flock 8 ;;
+    rm) rm -f made running ;;
     run)
         while [ $# -gt 0 ]; do
             case "$1" in
+                --detach) detach=yes ;;
                 --cidfile) cidfile=$2 ;;
                 --mount)
                     case "$2" in *dst=/run/sandbox-egress/host*)
@@ -133,7 +189,29 @@ case "$1" in
             shift
         done
         echo the-container >"$cidfile"
-        . ./role
+        touch made
+        # The lock is held for as long as the container runs, and its waiters wait for that.
+        if [ -z "$detach" ]; then
+            touch begun
+            [ -e held ] || . ./role
+            exec 9>running
+            flock 9
+            (. ./role) 9>&-
+            code=$?
+            rm -f running
+            exit $code
+        fi
+        (
+            exec </dev/null >/dev/null 2>&1
+            exec 9>running
+            flock 9
+            touch begun
+            echo >up-now
+            (. ./role) 9>&-
+            rm -f running
+        ) &
+        # Only then does it run.
+        cat up-now
         ;;
 esac
 "#,

@@ -8,6 +8,7 @@
 
 mod channel;
 mod container;
+mod detached;
 mod engine;
 mod explain;
 mod log;

@@ -2,67 +2,135 @@
 
 use report::{EndReason, Printable};
 
-use super::{drive::Driven, error::SetUpError};
+use super::{driven::Driven, registration::Registration};
 use crate::{
     channel::{Attendance, Refusal},
-    engine::{EngineKind, State},
-    run_id::RunId,
+    engine::{ENTRYPOINT, EngineKind, State},
     session::{Launched, Network, Processes, Session, VERSION},
 };
 
+/// Why a guest was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRun {
+    /// The image has nothing that would enforce the list.
+    #[error(
+        "image `{image}` has no {ENTRYPOINT}, which enforces the allowlist; \
+         build it on the base image, or copy the programs into it (README.md says how)"
+    )]
+    NoEntrypoint {
+        /// As it was named.
+        image: Printable,
+    },
+    /// The engine could not start the container, and said why.
+    #[error("{0} did not start the container: its reason is above")]
+    NotStarted(EngineKind),
+    /// The container was not the one that was launched, or does not fit.
+    #[error("the container was turned away: {0}")]
+    TurnedAway(String),
+    /// The container's own reason, where nobody listened to it.
+    #[error("{why}")]
+    Refused {
+        /// Its exit code.
+        code: i32,
+        /// The last thing it said.
+        why: Printable,
+    },
+    /// The entrypoint ended early, and said nothing that would explain it.
+    #[error(
+        "the entrypoint of `{image}` ended with {code} before anything was enforced; the command was not started"
+    )]
+    Silent {
+        /// As it was named.
+        image: Printable,
+        /// Its exit code.
+        code: i32,
+    },
+}
+
+impl NoRun {
+    /// The code to exit with.
+    #[must_use]
+    pub const fn code(&self) -> i32 {
+        match self {
+            Self::Refused { code, .. } => *code,
+            Self::NoEntrypoint { .. }
+            | Self::NotStarted(_)
+            | Self::TurnedAway(_)
+            | Self::Silent { .. } => SET_UP,
+        }
+    }
+}
+
 /// Whether the guest was started. Under an allowlist that is what the container says, who says it
 /// before it does it; where it need not report and did not, and without an allowlist, it is what
-/// the engine says of the container.
-pub(crate) fn was_launched(driven: &Driven, report_is_required: bool) -> bool {
-    let started = driven.state.as_ref().is_some_and(State::was_started);
+/// the engine says of the container, or the launcher of one that is gone.
+pub(super) fn was_launched(driven: &Driven, report_is_required: bool) -> bool {
     match &driven.attendance {
-        None => started,
-        Some(attendance) if attendance.reports.is_none() && !report_is_required => started,
+        None => was_started(driven),
+        Some(attendance) if attendance.reports.is_none() && !report_is_required => {
+            was_started(driven)
+        }
         Some(attendance) => attendance.was_launched(),
     }
 }
 
+fn was_started(driven: &Driven) -> bool {
+    match (&driven.state, &driven.container, finish_code(driven)) {
+        (Some(state), ..) => state.was_started(),
+        (None, Some(_), Some(code)) => !(SET_UP..=NOT_FOUND).contains(&code),
+        (None, ..) => false,
+    }
+}
+
 /// The exit code of a launch that was none, or what to say about it where nobody else did.
-pub(crate) fn refusal(driven: &Driven, engine: EngineKind, image: &str) -> Result<i32, SetUpError> {
-    let started = driven.state.as_ref().is_some_and(State::was_started);
-    let code = driven.client_code;
+pub(super) fn refusal(driven: &Driven, registration: &Registration) -> Result<i32, NoRun> {
+    let code = driven.client_code.or_else(|| exit_code(driven));
+    let code = code.unwrap_or(SET_UP);
     let Some(attendance) = &driven.attendance else {
         return Ok(code);
     };
-    if !started {
+    let image = || Printable::new(&registration.image);
+    if !driven.state.as_ref().is_some_and(State::was_started) {
         return Err(match code {
-            NOT_FOUND => SetUpError::NoEntrypoint {
-                image: Printable::new(image),
-            },
-            _ => SetUpError::NotStarted(engine),
+            NOT_FOUND => NoRun::NoEntrypoint { image: image() },
+            _ => NoRun::NotStarted(registration.engine),
         });
     }
     if let Some(refusal @ (Refusal::Policy { .. } | Refusal::Protocol(_))) =
         &attendance.refusals.last
     {
-        return Err(SetUpError::TurnedAway(refusal.to_string()));
+        return Err(NoRun::TurnedAway(refusal.to_string()));
     }
     // The entrypoint has said why in a line of its own, or a signal ended it.
     if matches!(code, CONFIG | SET_UP..) {
         return Ok(code);
     }
-    Err(SetUpError::Silent {
-        image: Printable::new(image),
+    Err(NoRun::Silent {
+        image: image(),
         code,
     })
 }
 
-/// The exit code of a run.
-pub(crate) fn exit_code(driven: &Driven) -> i32 {
-    driven
-        .state
-        .as_ref()
-        .and_then(State::exit_code)
-        .unwrap_or(driven.client_code)
+/// The exit code of a run: from whoever knows it best.
+pub(crate) fn exit_code(driven: &Driven) -> Option<i32> {
+    let of_engine = driven.state.as_ref().and_then(State::exit_code);
+    of_engine
+        .or(driven.client_code)
+        .or_else(|| reported_code(driven.attendance.as_ref().and_then(exit)?))
+        .or_else(|| finish_code(driven))
 }
 
-/// The line of a run.
-pub(crate) fn session(driven: &Driven, launch: Launched, run_id: &RunId, host: String) -> Session {
+fn reported_code(exit: &report::Exit) -> Option<i32> {
+    exit.code
+        .or_else(|| Some(128_i32.saturating_add(exit.signal?)))
+}
+
+fn finish_code(driven: &Driven) -> Option<i32> {
+    driven.finish.as_ref()?.exit_code
+}
+
+/// The line of a run that has ended.
+pub(super) fn session(driven: &Driven, registration: &Registration) -> Session {
     let exit = driven.attendance.as_ref().and_then(exit);
     let code = exit_code(driven);
     let network_name = driven
@@ -70,23 +138,24 @@ pub(crate) fn session(driven: &Driven, launch: Launched, run_id: &RunId, host: S
         .as_ref()
         .and_then(State::network_name)
         .map(ToOwned::to_owned);
+    let told = driven.finish.as_ref().and_then(|finish| finish.end_reason);
+    let begun = unfinished(registration);
     Session {
-        v: Some(VERSION),
         time: format!("{:.3}", driven.launched),
-        ended: Some(format!("{:.3}", driven.ended)),
-        duration_ms: u64::try_from(driven.duration.as_millis()).ok(),
-        host: Some(host),
-        run_id: Some(run_id.as_str().to_owned()),
+        ended: driven.ended.map(|ended| format!("{ended:.3}")),
+        duration_ms: driven
+            .duration
+            .and_then(|duration| u64::try_from(duration.as_millis()).ok()),
         launch: Launched {
             network_name,
-            ..launch
+            ..begun.launch
         },
-        detached: false,
         finished: Some(true),
-        exit_code: Some(code),
+        exit_code: code,
         signal: exit.and_then(|exit| exit.signal),
-        end_reason: exit
-            .map(|exit| reported_end(driven, exit))
+        // Only the launcher knows of limits of its own.
+        end_reason: told
+            .or_else(|| exit.map(|exit| reported_end(driven, exit)))
             .or_else(|| observed_end(driven, code)),
         network: driven
             .attendance
@@ -96,6 +165,19 @@ pub(crate) fn session(driven: &Driven, launch: Launched, run_id: &RunId, host: S
             outlived_root: Some(exit.outlived_root),
             ..Processes::default()
         }),
+        ..begun
+    }
+}
+
+/// The line of a run whose end is not known.
+pub(super) fn unfinished(registration: &Registration) -> Session {
+    Session {
+        v: Some(VERSION),
+        time: format!("{:.3}", registration.time()),
+        host: Some(registration.host.clone()),
+        run_id: Some(registration.run_id.as_str().to_owned()),
+        launch: registration.record.clone(),
+        detached: registration.detached,
         ..Session::default()
     }
 }
@@ -115,14 +197,16 @@ fn reported_end(driven: &Driven, exit: &report::Exit) -> EndReason {
 
 /// What the engine alone can tell. Codes from 126 on may be a start that failed or a signal, and a
 /// program's own all the same.
-fn observed_end(driven: &Driven, code: i32) -> Option<EndReason> {
+fn observed_end(driven: &Driven, code: Option<i32>) -> Option<EndReason> {
     if driven.state.as_ref().is_some_and(State::is_oom_killed) {
         return Some(EndReason::Oom);
     }
     if driven.attendance.is_some() {
         return None;
     }
-    let exited = (code < CANNOT_START).then_some(EndReason::Exited);
+    let exited = code
+        .is_some_and(|code| code < CANNOT_START)
+        .then_some(EndReason::Exited);
     if driven.was_stopped {
         Some(EndReason::Stopped)
     } else {
@@ -144,7 +228,10 @@ mod tests {
     use jiff::Timestamp;
     use report::{Account, Body, Enforcement, Enforcing, Exit, Ipv6, PeerEnd, Received, Seed};
 
-    use super::*;
+    use super::{
+        super::{finish::Finish, registration::tests::registration},
+        *,
+    };
     use crate::channel::{Journal, Refusals, Reports};
 
     fn state(started: bool, code: i32, oom: bool) -> State {
@@ -183,15 +270,16 @@ mod tests {
     }
 
     fn driven(client_code: i32, state: Option<State>, attendance: Option<Attendance>) -> Driven {
-        let (launched, ended) = (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH);
         Driven {
-            launched,
-            ended,
-            duration: Duration::from_millis(7),
-            client_code,
+            launched: Timestamp::UNIX_EPOCH,
+            ended: Some(Timestamp::UNIX_EPOCH),
+            duration: Some(Duration::from_millis(7)),
+            client_code: Some(client_code),
+            container: Some("abc".into()),
             state,
             attendance,
             was_stopped: false,
+            finish: None,
         }
     }
 
@@ -275,9 +363,9 @@ mod tests {
             (driven(143, ran(), attended()), None),
             (driven(125, None, None), None),
         ] {
-            let said = refusal(&driven, EngineKind::Docker, "img");
+            let said = refusal(&driven, &registration(true));
             match (said, explained) {
-                (Ok(code), None) => assert_eq!(code, driven.client_code),
+                (Ok(code), None) => assert_eq!(Some(code), driven.client_code),
                 (Err(error), Some(part)) => assert!(error.to_string().contains(part), "{error}"),
                 (said, _) => panic!("{said:?} for {driven:?}"),
             }
@@ -293,8 +381,7 @@ mod tests {
         };
         let error = refusal(
             &driven(125, Some(state(true, 125, false)), Some(turned_away)),
-            EngineKind::Docker,
-            "img",
+            &registration(true),
         );
         assert!(error.unwrap_err().to_string().contains("protocol 7"));
     }
@@ -303,12 +390,7 @@ mod tests {
     fn how_it_ended_is_what_pid_1_saw_or_else_what_the_engine_can_tell() {
         let line = |client, state, attended| {
             let driven = driven(client, state, attended);
-            let session = session(
-                &driven,
-                Launched::default(),
-                &RunId::random().unwrap(),
-                "h".into(),
-            );
+            let session = session(&driven, &registration(true));
             (session.exit_code, session.signal, session.end_reason)
         };
         let reported = |signal| {
@@ -365,12 +447,7 @@ mod tests {
     #[test]
     fn times_are_rfc_3339_and_the_network_s_name_is_the_engine_s() {
         let driven = driven(0, Some(state(true, 0, false)), None);
-        let session = session(
-            &driven,
-            Launched::default(),
-            &RunId::random().unwrap(),
-            "h".into(),
-        );
+        let session = session(&driven, &registration(true));
         assert_eq!(session.time, "1970-01-01T00:00:00.000Z");
         assert_eq!(
             (session.duration_ms, session.launch.network_name.as_deref()),
@@ -390,16 +467,107 @@ mod tests {
                 was_stopped: true,
                 ..driven
             };
-            session(
-                &driven,
-                Launched::default(),
-                &RunId::random().unwrap(),
-                "h".into(),
-            )
-            .end_reason
+            session(&driven, &registration(true)).end_reason
         };
         assert_eq!(stopped(None), Some(EndReason::Stopped));
         let told = attendance(Some(vec![Body::Unknown, enforcing(), exited(None)]));
         assert_eq!(stopped(Some(told)), Some(EndReason::Exited));
+    }
+
+    #[test]
+    fn the_code_is_that_of_whoever_knows_it_best() {
+        let told = Finish {
+            exit_code: Some(9),
+            end_reason: None,
+        };
+        let reported = || Some(attendance(Some(vec![Body::Unknown, exited(Some(15))])));
+        let of = |state, client_code, attendance, finish| {
+            exit_code(&Driven {
+                client_code,
+                finish,
+                ..driven(0, state, attendance)
+            })
+        };
+        let ended = || Some(state(true, 3, false));
+        assert_eq!(of(ended(), Some(4), reported(), Some(told)), Some(3));
+        assert_eq!(of(None, Some(4), reported(), Some(told)), Some(4));
+        assert_eq!(of(None, None, reported(), Some(told)), Some(143));
+        assert_eq!(of(None, None, None, Some(told)), Some(9));
+        assert_eq!(of(None, None, None, None), None);
+    }
+
+    #[test]
+    fn a_container_that_is_gone_has_run_if_its_launcher_says_how_it_ended() {
+        for (code, launched) in [
+            (Some(0), true),
+            (Some(137), true),
+            (Some(125), false),
+            (Some(127), false),
+            (None, false),
+        ] {
+            let finish = Some(Finish {
+                exit_code: code,
+                end_reason: None,
+            });
+            let driven = Driven {
+                client_code: None,
+                finish,
+                ..driven(0, None, None)
+            };
+            assert_eq!(was_launched(&driven, true), launched, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_launcher_knows_of_limits_of_its_own() {
+        let mut driven = driven(
+            137,
+            Some(state(true, 137, false)),
+            Some(attendance(Some(vec![
+                Body::Unknown,
+                enforcing(),
+                exited(Some(9)),
+            ]))),
+        );
+        driven.finish = Some(Finish {
+            exit_code: None,
+            end_reason: Some(EndReason::TimedOut),
+        });
+        let session = session(&driven, &registration(true));
+        assert_eq!(
+            (session.end_reason, session.signal),
+            (Some(EndReason::TimedOut), Some(9))
+        );
+    }
+
+    #[test]
+    fn a_run_whose_end_is_not_known_has_no_code_and_is_not_finished() {
+        let session = unfinished(&Registration {
+            detached: true,
+            ..registration(true)
+        });
+        assert_eq!(
+            (session.finished, session.exit_code, session.detached),
+            (None, None, true)
+        );
+        assert_eq!(session.time, "1970-01-01T00:00:01.000Z");
+        assert_eq!(session.network, Network::default());
+    }
+
+    #[test]
+    fn every_reason_is_one_line_that_names_the_image() {
+        let image = Printable::new("img\nx");
+        for error in [
+            NoRun::NoEntrypoint {
+                image: image.clone(),
+            },
+            NoRun::Silent { image, code: 3 },
+        ] {
+            let line = error.to_string();
+            assert!(
+                !line.contains('\n') && line.contains("img\\u{a}x"),
+                "{line}"
+            );
+        }
     }
 }
