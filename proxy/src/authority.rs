@@ -11,7 +11,6 @@ use report::{Printable, Target};
 use crate::{
     head::Head,
     refusal::{Refusal, Refused},
-    socks::{self, Address},
 };
 
 /// A request as its sender meant it: whom it is for, and what is asked of them.
@@ -70,40 +69,6 @@ pub(crate) fn of_absolute(head: &Head) -> Result<Asked, Refused> {
         destination,
         path: path_of(&uri),
     })
-}
-
-/// The destination of a SOCKS request. A domain that is an address in text is that address.
-pub(crate) fn of_socks(request: &socks::Request) -> Result<Destination, Refused> {
-    if request.port == 0 {
-        let words = "a port is a number from 1 to 65535";
-        return Err(Refused::new(target_of_socks(request), malformed_as(words)));
-    }
-    match &request.address {
-        Address::Ip(address) => Ok(Destination {
-            host: Host::Address(address.to_canonical()),
-            port: request.port,
-        }),
-        Address::Domain(domain) => match printable(domain) {
-            Some(host) => destination(host, request.port),
-            None => Err(Refused::new(
-                target_of_socks(request),
-                malformed_as("a domain is printable ASCII"),
-            )),
-        },
-    }
-}
-
-/// What a report says of a SOCKS request, whatever it asks for.
-pub(crate) fn target_of_socks(request: &socks::Request) -> Target {
-    let port = Some(request.port);
-    match &request.address {
-        Address::Ip(address) => Target {
-            host: None,
-            address: Some(address.to_canonical()),
-            port,
-        },
-        Address::Domain(domain) => target(&String::from_utf8_lossy(domain), port),
-    }
 }
 
 /// A request inside a tunnel that was opened for `opened`: what it names must be that.
@@ -210,7 +175,8 @@ fn named(authority: &str, default_port: u16) -> Result<Destination, Refused> {
     destination(host, port.unwrap_or(default_port))
 }
 
-fn destination(host: &str, port: u16) -> Result<Destination, Refused> {
+/// A host as somebody wrote it, and a port.
+pub(crate) fn destination(host: &str, port: u16) -> Result<Destination, Refused> {
     Destination::parse(host, port)
         .map_err(|error| Refused::new(target(host, Some(port)), Denial::from(error)))
 }
@@ -266,20 +232,14 @@ fn named_authority(head: &Head) -> Target {
 }
 
 fn malformed(host: &str, port: Option<u16>, words: &str) -> Refused {
-    Refused::new(target(host, port), malformed_as(words))
-}
-
-fn malformed_as(words: &str) -> Denial {
-    Denial {
-        hint: Some(words.to_owned()),
-        ..Denial::new(DenyReason::Malformed)
-    }
-}
-
-/// The text of bytes that a request line could hold as well: names from elsewhere come encoded.
-fn printable(bytes: &[u8]) -> Option<&str> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    text.bytes().all(|b| b.is_ascii_graphic()).then_some(text)
+    let hint = Some(words.to_owned());
+    Refused::new(
+        target(host, port),
+        Denial {
+            hint,
+            ..Denial::new(DenyReason::Malformed)
+        },
+    )
 }
 
 fn unclear(target: Target, words: &str) -> Refused {

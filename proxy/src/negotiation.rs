@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bytes::Buf as _;
+use policy::{Denial, DenyReason, Destination, Host};
 use report::Target;
 use tokio::time::{Instant, timeout_at};
 
@@ -14,7 +15,7 @@ use crate::{
     client::{Client, SPEAK_FIRST},
     proxy::Proxy,
     refusal::{Refusal, Refused},
-    socks::{self, Command, Greeting, Reply, Request, SocksError},
+    socks::{self, Address, Command, Greeting, Reply, Request, SocksError},
     tunnel::{self, Opened},
 };
 
@@ -77,7 +78,7 @@ async fn negotiate(client: &mut Client, proxy: &Proxy) -> Result<Opened, Stop> {
         let answer = answer::socks(&refused.refusal).to_bytes().to_vec();
         Stop::Refused(refused, answer)
     };
-    let destination = authority::of_socks(&request).map_err(refused)?;
+    let destination = destination(&request).map_err(refused)?;
     tunnel::reach(&destination, proxy).await.map_err(refused)
 }
 
@@ -107,14 +108,56 @@ fn require_connect(request: &Request) -> Result<(), Stop> {
         Command::Connect => return Ok(()),
         // The address is the client's own, which it will send from.
         Command::UdpAssociate => (Target::default(), DATAGRAMS.to_owned()),
-        Command::Bind => (authority::target_of_socks(request), INCOMING.to_owned()),
+        Command::Bind => (target(request), INCOMING.to_owned()),
         Command::Unknown(byte) => (
-            authority::target_of_socks(request),
+            target(request),
             format!("SOCKS5 has the commands 1, 2 and 3, and not {byte}"),
         ),
     };
     let answer = Reply::CommandNotSupported.to_bytes().to_vec();
     Err(Stop::Refused(unclear(target, &words), answer))
+}
+
+/// What a request names. A domain that is an address in text is that address.
+fn destination(request: &Request) -> Result<Destination, Refused> {
+    let malformed = |words: &str| {
+        let hint = Some(words.to_owned());
+        let denial = Denial {
+            hint,
+            ..Denial::new(DenyReason::Malformed)
+        };
+        Err(Refused::new(target(request), denial))
+    };
+    match &request.address {
+        _ if request.port == 0 => malformed("a port is a number from 1 to 65535"),
+        Address::Ip(address) => Ok(Destination {
+            host: Host::Address(address.to_canonical()),
+            port: request.port,
+        }),
+        Address::Domain(domain) => match printable(domain) {
+            Some(host) => authority::destination(host, request.port),
+            None => malformed("a domain is printable ASCII"),
+        },
+    }
+}
+
+/// What a report says of a request, whatever it asks for.
+fn target(request: &Request) -> Target {
+    let port = Some(request.port);
+    match &request.address {
+        Address::Ip(address) => Target {
+            host: None,
+            address: Some(address.to_canonical()),
+            port,
+        },
+        Address::Domain(domain) => authority::target(&String::from_utf8_lossy(domain), port),
+    }
+}
+
+/// The text of bytes that a request line could hold as well: names from elsewhere come encoded.
+fn printable(bytes: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    text.bytes().all(|b| b.is_ascii_graphic()).then_some(text)
 }
 
 fn reply(error: Option<SocksError>) -> Reply {
@@ -159,7 +202,6 @@ const CUT: &str = "the SOCKS5 message ended before it was whole";
 
 #[cfg(test)]
 mod tests {
-    use policy::DenyReason;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
