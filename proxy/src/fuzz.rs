@@ -6,10 +6,12 @@
 mod body;
 mod head;
 mod hello;
+mod socks;
 
 pub use body::request_body;
 pub use head::request_head;
 pub use hello::client_hello;
+pub use socks::socks;
 
 pub use crate::dns::fuzz::question;
 
@@ -45,6 +47,7 @@ mod tests {
             ("dns_question", question),
             ("request_body", request_body),
             ("request_head", request_head),
+            ("socks", socks),
         ] {
             let found = fs::read_dir(corpus.join(target)).unwrap();
             let inputs: Vec<_> = found
