@@ -1,10 +1,17 @@
 //! The command line: every verb with its options, and the help that goes with them.
 
+mod reading;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use clap_complete::Shell;
 
 use crate::engine::EngineKind;
+pub use reading::{
+    About, By, DenialsArgs, KeygenArgs, ListArgs, Selection, ShowArgs, SuggestArgs, TailArgs,
+    VerifyArgs,
+};
 
 /// Launches sandboxed runs and keeps a record of what they reached and what they were refused.
 #[derive(Debug, Parser)]
@@ -32,6 +39,20 @@ pub enum Verb {
     List(ListArgs),
     /// Show one run, and what its record does not cover
     Show(ShowArgs),
+    /// Print the newest runs, one a line, and with -f those that come
+    Tail(TailArgs),
+    /// Count what was refused, over many runs
+    Denials(DenialsArgs),
+    /// Tell what to add to an allowlist for what was refused; applies nothing
+    Suggest(SuggestArgs),
+    /// Check that the session log is what was written
+    Verify(VerifyArgs),
+    /// Make a pair of keys for signing checkpoints of the log
+    Keygen(KeygenArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// Print the manual, or write its pages
+    Man(ManArgs),
 }
 
 /// Options of `run`.
@@ -171,31 +192,18 @@ pub struct ExplainArgs {
     pub json: bool,
 }
 
-/// Options of `list`.
+/// Options of `completions`.
 #[derive(Debug, Args)]
-pub struct ListArgs {
-    /// How many runs
-    #[arg(short = 'n', long, default_value_t = 50)]
-    pub limit: usize,
-    /// Print the recorded lines as they are, one a line
-    #[arg(long)]
-    pub json: bool,
-    /// Where the session log is kept
-    #[command(flatten)]
-    pub audit: AuditArgs,
+pub struct CompletionsArgs {
+    /// The shell
+    pub shell: Shell,
 }
 
-/// Options of `show`.
+/// Options of `man`.
 #[derive(Debug, Args)]
-pub struct ShowArgs {
-    /// The run: the beginning of its name, or `last`
-    pub run: String,
-    /// Print the record and what it does not cover as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Where the session log is kept
-    #[command(flatten)]
-    pub audit: AuditArgs,
+pub struct ManArgs {
+    /// Write a page for each verb into this directory [default: print that of the command]
+    pub dir: Option<PathBuf>,
 }
 
 /// Where the session log is.
@@ -280,15 +288,11 @@ mod tests {
     use super::*;
 
     fn run(arguments: &[&str]) -> Result<Box<RunArgs>, clap::Error> {
-        match Cli::try_parse_from(["host-collector", "run"].iter().chain(arguments))?.verb {
-            Verb::Run(args) => Ok(args),
-            other @ (Verb::Prepare(_)
-            | Verb::Attend(_)
-            | Verb::Finish(_)
-            | Verb::Explain(_)
-            | Verb::List(_)
-            | Verb::Show(_)) => panic!("{other:?}"),
-        }
+        let verb = Cli::try_parse_from(["host-collector", "run"].iter().chain(arguments))?.verb;
+        let Verb::Run(args) = verb else {
+            panic!("{verb:?}")
+        };
+        Ok(args)
     }
 
     #[test]

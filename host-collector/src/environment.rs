@@ -95,6 +95,14 @@ impl Environment {
     }
 }
 
+/// The name of this machine, as the log has it.
+pub(crate) fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
 fn is_executable(file: &Path) -> bool {
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)

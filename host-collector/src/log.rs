@@ -3,11 +3,18 @@
 //! It never fails or delays a run. What it forgets, it counts.
 
 mod append;
+pub(crate) mod checkpoint;
 mod evidence;
+mod follow;
 mod generations;
+mod glances;
+pub(crate) mod key;
+mod lines;
+mod mark;
 mod read;
 mod rotate;
 mod tail;
+mod verify;
 
 use std::{
     io,
@@ -19,7 +26,11 @@ use std::{
 
 pub use append::{Limits, Log};
 pub use evidence::{Evidence, evidence_of};
+pub use follow::{Follower, News};
+pub(crate) use glances::glances;
+pub use key::KeyError;
 pub use read::{Entries, Entry};
+pub use verify::{Finding, Findings, Kind, Place, Progress, Report, verify};
 
 use crate::session::Session;
 

@@ -7,6 +7,7 @@ use host_collector::{
     cli::{Cli, Verb},
     environment::Environment,
     explain::{self, ExplainError},
+    manual::{self, ManualError},
     run::{self, RunError, SetUpError, say},
     view::{self, ViewError},
 };
@@ -38,12 +39,17 @@ fn main() -> ExitCode {
         Verb::Explain(args) => explain::explain(&args, &environment)
             .map(|()| 0)
             .map_err(|error| (of_explain(&error), error.to_string())),
-        Verb::List(args) => view::list(&args, &environment)
-            .map(|()| 0)
-            .map_err(|error| (of_view(&error), error.to_string())),
-        Verb::Show(args) => view::show(&args, &environment)
-            .map(|()| 0)
-            .map_err(|error| (of_view(&error), error.to_string())),
+        Verb::List(args) => seen(view::list(&args, &environment)),
+        Verb::Show(args) => seen(view::show(&args, &environment)),
+        Verb::Tail(args) => seen(view::tail(&args, &environment)),
+        Verb::Denials(args) => seen(view::denials(&args, &environment)),
+        Verb::Suggest(args) => seen(view::suggest(&args, &environment)),
+        Verb::Verify(args) => view::verify(&args, &environment)
+            .map(|is_sound| if is_sound { 0 } else { FOUND })
+            .map_err(|error| of_view(&error)),
+        Verb::Keygen(args) => seen(view::keygen(&args)),
+        Verb::Completions(args) => printed(manual::completions(&args)),
+        Verb::Man(args) => printed(manual::man(&args)),
     };
     match outcome {
         Ok(code) => ExitCode::from(code),
@@ -65,15 +71,33 @@ const fn code_of_run(error: &RunError) -> u8 {
 const fn of_explain(error: &ExplainError) -> u8 {
     match error {
         ExplainError::Allow(_) => USAGE,
-        ExplainError::Output(_) | ExplainError::Runtime(_) => 1,
+        ExplainError::Output(_) | ExplainError::Runtime(_) => FAILED,
     }
 }
 
-const fn of_view(error: &ViewError) -> u8 {
-    match error {
-        ViewError::Nowhere | ViewError::NoRun(_) | ViewError::Ambiguous { .. } => USAGE,
-        ViewError::Output(_) => 1,
-    }
+fn seen(outcome: Result<(), ViewError>) -> Result<u8, (u8, String)> {
+    outcome.map(|()| 0).map_err(|error| of_view(&error))
 }
 
+fn of_view(error: &ViewError) -> (u8, String) {
+    let code = match error {
+        ViewError::Nowhere
+        | ViewError::NoRun(_)
+        | ViewError::Ambiguous { .. }
+        | ViewError::Key(_)
+        | ViewError::Log(_) => USAGE,
+        ViewError::Output(_) => FAILED,
+    };
+    (code, error.to_string())
+}
+
+fn printed(outcome: Result<(), ManualError>) -> Result<u8, (u8, String)> {
+    outcome
+        .map(|()| 0)
+        .map_err(|error| (FAILED, error.to_string()))
+}
+
+/// Something was found.
+const FOUND: u8 = 1;
+const FAILED: u8 = 1;
 const USAGE: u8 = 2;

@@ -25,7 +25,7 @@ pub use publish::PublishError;
 pub use summary::summary;
 pub use variables::VariableError;
 
-pub(crate) use summary::{SHOWN_ID, doubt, target};
+pub(crate) use summary::{SHOWN_ID, doubt};
 
 use report::Printable;
 use tokio::runtime::Builder;

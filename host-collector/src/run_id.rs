@@ -66,6 +66,18 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
+/// The bytes of exactly `N` pairs of hexadecimal digits.
+pub(crate) fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| {
+        let byte = digit(high)? << 4 | digit(low)?;
+        u8::try_from(byte).ok()
+    });
+    let bytes: Option<Vec<u8>> = bytes.collect();
+    bytes.filter(|_| rest.is_empty())?.try_into().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +114,13 @@ mod tests {
     #[test]
     fn hexadecimal_keeps_leading_zeros() {
         assert_eq!(hex(&[0x00, 0x0f, 0xa0]), "000fa0");
+    }
+
+    #[test]
+    fn reading_hexadecimal_is_the_inverse_of_writing_it() {
+        assert_eq!(unhex(&hex(&[0, 1, 0xaf, 0xff])), Some([0, 1, 0xaf, 0xff]));
+        for no_digits in ["", "0", "0g", "000", "+1", "ü1"] {
+            assert_eq!(unhex::<1>(no_digits), None, "{no_digits}");
+        }
     }
 }

@@ -5,14 +5,18 @@
 
 mod account;
 mod fit;
+mod glance;
+mod parse;
 
 use std::collections::BTreeMap;
 
-use report::{ChannelState, EndReason, GapKind, Transport};
+use report::{ChannelState, EndReason, GapKind, Printable, Transport};
 use serde::{Deserialize, Serialize};
 
 pub use account::Network;
 pub use fit::{MAX_LINE, fit};
+pub(crate) use glance::{Glance, GlanceHost};
+pub(crate) use parse::NoSession;
 
 /// A run, as the log has it. Reading one is lenient: lines of earlier versions lack most of it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -85,6 +89,24 @@ pub struct Launched {
     /// The branch that the workspace was on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub branch: Option<String>,
+    /// What a router was asked for before it chose this image or agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub routed_from: Option<String>,
+    /// Why it chose so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route_reason: Option<String>,
+    /// The router's name for the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route_id: Option<String>,
+    /// Which attempt at the task this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub route_attempt: Option<u32>,
+    /// The agent that handed the task over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handoff_from: Option<String>,
+    /// The session that it handed over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub handoff_session: Option<String>,
     /// The argv, verbatim.
     pub command: Vec<String>,
     /// Whether it was cut to fit the line.
@@ -189,6 +211,29 @@ pub struct DeniedHost {
     /// Whether the numbers are lower bounds: more targets were tried than could be counted apart.
     #[serde(default, skip_serializing_if = "is_false")]
     pub at_least: bool,
+}
+
+impl DeniedHost {
+    /// What was asked for, as a person writes it and without anything that acts on a terminal.
+    #[must_use]
+    pub fn target(&self) -> String {
+        let name = match (&self.host, &self.address) {
+            (Some(name), _) => Printable::new(name).to_string(),
+            (None, Some(address)) if address.contains(':') => {
+                format!("[{}]", Printable::new(address))
+            }
+            (None, Some(address)) => Printable::new(address).to_string(),
+            (None, None) => match self.reason.as_str() {
+                "malformed" => "what names no host".into(),
+                "no_name" => "an unnamed host".into(),
+                _ => "several hosts".into(),
+            },
+        };
+        match self.port {
+            Some(port) => format!("{name}:{port}"),
+            None => name,
+        }
+    }
 }
 
 /// What was reached, or could have been.
@@ -319,6 +364,44 @@ mod tests {
         assert_eq!(host(true)["at_least"], true);
         assert_eq!(host(false).get("at_least"), None);
         assert_eq!(host(false).get("address"), None);
+    }
+
+    #[test]
+    fn a_target_reads_as_a_person_writes_it() {
+        let target = |host: Option<&str>, address: Option<&str>, port, reason: &str| {
+            let denied = DeniedHost {
+                host: host.map(Into::into),
+                address: address.map(Into::into),
+                port,
+                proto: Transport::Tcp,
+                reason: reason.into(),
+                count: 1,
+                first_ms: 0,
+                last_ms: 0,
+                at_least: false,
+            };
+            denied.target()
+        };
+        for (found, expected) in [
+            (
+                target(Some("a.example"), Some("192.0.2.1"), Some(22), "x"),
+                "a.example:22",
+            ),
+            (target(None, Some("192.0.2.1"), None, "x"), "192.0.2.1"),
+            (
+                target(None, Some("2001:db8::1"), Some(22), "x"),
+                "[2001:db8::1]:22",
+            ),
+            (
+                target(None, None, Some(443), "malformed"),
+                "what names no host:443",
+            ),
+            (target(None, None, None, "no_name"), "an unnamed host"),
+            (target(None, None, None, "not_allowed"), "several hosts"),
+            (target(Some("a\u{1b}\n"), None, None, "x"), "a\\u{1b}\\u{a}"),
+        ] {
+            assert_eq!(found, expected);
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ pub enum Shortfall {
     #[error("{0} messages came after the bye")]
     AfterBye(u64),
     /// The container told of holes itself.
-    #[error("{0} intervals were unenforced or uncounted")]
+    #[error("{0} interval{plural} unenforced or uncounted", plural = if *.0 == 1 { " was" } else { "s were" })]
     Holes(u64),
 }
 

@@ -7,10 +7,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustix::fs::{FlockOperation, fdatasync, flock};
+use rustix::fs::{fdatasync, fsync};
+use sha2::{Digest as _, Sha256};
 
-use super::{LogError, generations, rotate::rotate, tail::Tail};
-use crate::session::{MAX_LINE, Session, fit};
+use super::{
+    LogError, generations,
+    lines::Digest,
+    mark::Lock,
+    rotate::{self, forgotten, rotate},
+    tail::Tail,
+};
+use crate::{
+    run_id::hex,
+    session::{MAX_LINE, Session, fit},
+};
 
 /// A log in a directory. Any number of processes may append to it at once.
 #[derive(Debug)]
@@ -51,62 +61,71 @@ impl Log {
     /// A torn tail is repaired first: the fragment gets the end that it lacks, so that it spoils
     /// nothing but itself. If this one is torn, the next append repairs it.
     pub fn append(&self, session: &Session) -> Result<(), LogError> {
-        // Held until it is dropped, also by a crash.
-        let _lock = self.lock()?;
+        let lock = Lock::take(&self.dir)?;
         let path = generations::file(&self.dir, 0);
         let io = |verb| LogError::io(verb, &path);
 
         let mut file = open_private(&path).map_err(io("open"))?;
         let mut tail = Tail::of(&file).map_err(io("read the end of"))?;
         let mut session = Session {
-            prev: self.digest_before(&tail),
+            prev: self.digest_before(&tail).as_ref().map(|last| hex(last)),
             ..session.clone()
         };
         let mut line = fit(&session, MAX_LINE)?;
-
         let size = file.metadata().map_err(io("measure"))?.len();
         if size > 0 && size.saturating_add(line.len() as u64) > self.limits.file {
             if tail.torn {
-                write_once(&mut file, b"\n").map_err(io("repair"))?;
+                write_whole(&mut file, b"\n").map_err(io("repair"))?;
             }
-            let dropped = rotate(&self.dir)?;
-            session.dropped_runs = (dropped > 0).then_some(dropped);
-            line = fit(&session, MAX_LINE)?;
+            rotate(&self.dir)?;
             file = open_private(&path).map_err(io("open"))?;
             tail = Tail::default();
         }
+        let is_first = tail.last.is_none();
+        if is_first {
+            session.dropped_runs = Some(forgotten(&self.dir)).filter(|&count| count > 0);
+            line = fit(&session, MAX_LINE)?;
+        }
+        let digest = Sha256::digest(line.trim_ascii_end()).into();
         if tail.torn {
             line.insert(0, b'\n');
         }
-        write_once(&mut file, &line).map_err(io("append to"))?;
-        fdatasync(&file)
-            .map_err(io::Error::from)
-            .map_err(io("flush"))
+        write_whole(&mut file, &line).map_err(io("append to"))?;
+        let flushed = fdatasync(&file).map_err(io::Error::from);
+        flushed.map_err(io("flush"))?;
+        lock.mark(&digest);
+        if is_first {
+            self.settle(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what rotation dropped, now that the new file and its first line are there to stay.
+    fn settle(&self, path: &Path) -> Result<(), LogError> {
+        let synced = File::open(&self.dir).and_then(|dir| Ok(fsync(&dir)?));
+        synced.map_err(LogError::io("flush the directory of", path))?;
+        rotate::settle(&self.dir);
+        Ok(())
     }
 
     /// The digest of the last line, which is in the generation before if this one is new.
-    fn digest_before(&self, tail: &Tail) -> Option<String> {
+    fn digest_before(&self, tail: &Tail) -> Option<Digest> {
         let before = || Tail::of(&File::open(generations::file(&self.dir, 1)).ok()?).ok();
-        tail.digest().or_else(|| before()?.digest())
-    }
-
-    fn lock(&self) -> Result<File, LogError> {
-        let path = self.dir.join("sessions.lock");
-        let file = open_private(&path).map_err(LogError::io("open", &path))?;
-        let locked = flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from);
-        locked.map_err(LogError::io("lock", &path))?;
-        Ok(file)
+        tail.last.or_else(|| before()?.last)
     }
 }
 
-/// One `write(2)`, since a second could come between the lines of others that hold no lock.
-fn write_once(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+/// One `write(2)`, since a second could come between the lines of others that hold no lock. What did
+/// not fit is taken back: the disk is full, and half a line helps nobody.
+fn write_whole(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     let written = file.write(bytes)?;
     if written == bytes.len() {
-        Ok(())
-    } else {
-        Err(io::ErrorKind::StorageFull.into())
+        return Ok(());
     }
+    let size = file.metadata()?.len();
+    // If that cannot be done either, the next append repairs the fragment.
+    let _ = file.set_len(size.saturating_sub(written as u64));
+    Err(io::ErrorKind::StorageFull.into())
 }
 
 fn open_private(path: &Path) -> io::Result<File> {
@@ -121,7 +140,7 @@ fn open_private(path: &Path) -> io::Result<File> {
 }
 
 /// The log names projects, commands and credentials.
-fn close_to_others(path: &Path, mode: u32) -> io::Result<()> {
+pub(super) fn close_to_others(path: &Path, mode: u32) -> io::Result<()> {
     let found = path.metadata()?.permissions().mode() & 0o777;
     if found & mode == found {
         return Ok(());
@@ -134,10 +153,9 @@ mod tests {
     use std::fs;
 
     use proptest::prelude::*;
-    use sha2::{Digest as _, Sha256};
 
     use super::*;
-    use crate::{log::Entries, run_id::hex};
+    use crate::log::{Entries, mark::mark};
 
     fn session(run_id: usize) -> Session {
         Session {
@@ -312,8 +330,82 @@ mod tests {
     fn a_full_disk_is_an_error_of_its_own() {
         let mut full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         assert_eq!(
-            write_once(&mut full, b"x").unwrap_err().kind(),
+            write_whole(&mut full, b"x").unwrap_err().kind(),
             io::ErrorKind::StorageFull
+        );
+    }
+
+    /// A log of six full generations, the state before a rotation that drops one run of each.
+    fn full_log(limits: Limits) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), limits).unwrap();
+        for n in 0..6 {
+            log.append(&session(n)).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_crash_anywhere_in_a_rotation_costs_no_run_its_count() {
+        let limits = Limits { file: 1 };
+        for steps in 0..=7 {
+            let dir = full_log(limits);
+            let file = |n| generations::file(dir.path(), n);
+            // As far as rotation came: the oldest set aside, then the others moved one by one.
+            let moves = std::iter::once((file(5), generations::dropping(dir.path(), 1)))
+                .chain((0..5).rev().map(|n| (file(n), file(n + 1))));
+            for (from, to) in moves.take(steps) {
+                fs::rename(from, to).unwrap();
+            }
+            let log = Log::open(dir.path(), limits).unwrap();
+            log.append(&session(6)).unwrap();
+            let kept = Entries::open(dir.path()).count() as u64;
+            assert_eq!(kept + forgotten(dir.path()), 7, "after {steps} steps");
+            assert_eq!(
+                generations::half_dropped(dir.path()),
+                [],
+                "after {steps} steps"
+            );
+        }
+    }
+
+    #[test]
+    fn a_crash_before_what_was_dropped_is_removed_counts_it_once() {
+        let dir = full_log(Limits { file: 1 });
+        let log = Log::open(dir.path(), Limits { file: 1 }).unwrap();
+        log.append(&session(6)).unwrap();
+        fs::write(generations::dropping(dir.path(), 1), "{\"run_id\":\"0\"}\n").unwrap();
+        log.append(&session(7)).unwrap();
+        assert_eq!(forgotten(dir.path()), 2);
+        assert_eq!(Entries::open(dir.path()).count(), 6);
+    }
+
+    #[test]
+    fn the_mark_is_the_digest_of_the_last_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Limits { file: 400 }).unwrap();
+        for n in 0..9 {
+            log.append(&session(n)).unwrap();
+            let last = lines(dir.path()).pop().unwrap();
+            assert_eq!(
+                mark(dir.path()),
+                Some(hex(&Sha256::digest(last.as_bytes())))
+            );
+        }
+    }
+
+    #[test]
+    fn a_line_of_any_length_that_somebody_else_left_is_part_of_the_chain() {
+        let dir = tempfile::tempdir().unwrap();
+        let gigantic = vec![b'x'; 20_000_000];
+        fs::write(generations::file(dir.path(), 0), &gigantic).unwrap();
+        Log::open(dir.path(), Limits::default())
+            .unwrap()
+            .append(&session(1))
+            .unwrap();
+        assert_eq!(
+            prev(&lines(dir.path())[0]),
+            Some(hex(&Sha256::digest(&gigantic)))
         );
     }
 }

@@ -1,17 +1,9 @@
 //! Reads the log back, newest line first, over all generations.
 
-use std::{
-    collections::HashSet,
-    fs::File,
-    io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
-    path::Path,
-    string::FromUtf8Error,
-    vec,
-};
+use std::{collections::HashSet, fs::File, os::unix::fs::MetadataExt as _, path::Path, vec};
 
-use super::generations;
-use crate::session::Session;
+use super::{generations, lines::Backwards};
+use crate::session::{NoSession, Session};
 
 /// A line of the log.
 #[derive(Debug, Clone)]
@@ -23,41 +15,39 @@ pub struct Entry {
 }
 
 /// The lines of a log. What is no line is skipped and counted.
+///
+/// Files are read from their ends, so that the newest runs of a long history cost no more than those
+/// of a short one.
 #[derive(Debug)]
 pub struct Entries {
     files: vec::IntoIter<File>,
-    content: Vec<u8>,
+    current: Option<Backwards>,
     skipped: u64,
 }
 
 impl Entries {
     /// Opens all files that there are. A log that does not exist is an empty one.
-    ///
-    /// Without a lock: the files are opened newest first, so that one which is rotated meanwhile is
-    /// met twice at worst, and known by its inode.
     #[must_use]
     pub fn open(dir: &Path) -> Self {
-        let mut seen = HashSet::new();
-        let mut files = Vec::new();
-        for file in generations::newest_first(dir).filter_map(|path| File::open(path).ok()) {
-            let identity = file.metadata().map(|meta| (meta.dev(), meta.ino()));
-            if identity.is_ok_and(|identity| seen.insert(identity)) {
-                files.push(file);
-            }
-        }
         Self {
-            files: files.into_iter(),
-            content: Vec::new(),
+            files: files(dir).into_iter(),
+            current: None,
             skipped: 0,
         }
     }
 
     /// The lines of a file with this content.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn of(content: Vec<u8>) -> Self {
+    pub(crate) fn of(content: &[u8]) -> Self {
+        let file = rustix::fs::memfd_create("log", rustix::fs::MemfdFlags::CLOEXEC);
+        let mut files = Vec::from_iter(file.map(File::from));
+        for file in &mut files {
+            // A file in memory takes what memory takes.
+            let _ = std::io::Write::write_all(file, content);
+        }
         Self {
-            files: Vec::new().into_iter(),
-            content,
+            files: files.into_iter(),
+            current: None,
             skipped: 0,
         }
     }
@@ -68,19 +58,8 @@ impl Entries {
         self.skipped
     }
 
-    /// Cuts the last line off what is left of a file.
-    fn last_line(&mut self) -> Option<Vec<u8>> {
-        if self.content.is_empty() {
-            return None;
-        }
-        let start = self
-            .content
-            .iter()
-            .rposition(|&b| b == b'\n')
-            .map_or(0, |at| at + 1);
-        let line = self.content.split_off(start);
-        self.content.pop();
-        Some(line)
+    fn skip(&mut self) {
+        self.skipped = self.skipped.saturating_add(1);
     }
 }
 
@@ -89,35 +68,42 @@ impl Iterator for Entries {
 
     fn next(&mut self) -> Option<Entry> {
         loop {
-            let Some(line) = self.last_line() else {
-                self.content = read(self.files.next()?).unwrap_or_default();
+            let previous = self.current.as_mut().and_then(Backwards::previous);
+            let Some(previous) = previous else {
+                self.current = Backwards::of(self.files.next()?).ok();
                 continue;
             };
-            match parse(line) {
-                Ok(entry) => return Some(entry),
-                Err(line) if line.iter().all(u8::is_ascii_whitespace) => {}
-                Err(_) => self.skipped = self.skipped.saturating_add(1),
+            match previous.ok().flatten().map(parse) {
+                Some(Ok(entry)) => return Some(entry),
+                Some(Err(blank)) if blank.iter().all(u8::is_ascii_whitespace) => {}
+                Some(Err(_)) | None => self.skip(),
             }
         }
     }
 }
 
-fn read(file: File) -> io::Result<Vec<u8>> {
-    let mut content = Vec::new();
-    file.take(LARGEST_FILE).read_to_end(&mut content)?;
-    Ok(content)
+/// The files of the log that there are, newest first.
+///
+/// Without a lock: one that is rotated meanwhile is met twice at worst, and known by its inode.
+pub(crate) fn files(dir: &Path) -> Vec<File> {
+    let mut seen = HashSet::new();
+    let open = |path| {
+        let file = File::open(path).ok()?;
+        let meta = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+        seen.insert((meta.dev(), meta.ino())).then_some(file)
+    };
+    generations::newest_first(dir).filter_map(open).collect()
 }
 
 fn parse(line: Vec<u8>) -> Result<Entry, Vec<u8>> {
-    let line = String::from_utf8(line).map_err(FromUtf8Error::into_bytes)?;
-    match serde_json::from_str(&line) {
-        Ok(session) => Ok(Entry { line, session }),
-        Err(_) => Err(line.into_bytes()),
+    match Session::parse(&line) {
+        Ok(session) => match String::from_utf8(line) {
+            Ok(line) => Ok(Entry { line, session }),
+            Err(error) => Err(error.into_bytes()),
+        },
+        Err(NoSession::Half | NoSession::Corrupt | NoSession::Foreign) => Err(line),
     }
 }
-
-/// A file is rotated at 8 MiB; what is larger than this is not ours.
-const LARGEST_FILE: u64 = 64 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
@@ -206,5 +192,21 @@ mod tests {
             Entries::open(dir.path()).next().unwrap().line,
             "{\"z\":1.50, \"run_id\":\"1\"}"
         );
+    }
+
+    #[test]
+    fn what_is_gigantic_hides_no_neighbour() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = "x".repeat(5_000_000);
+        write(
+            dir.path(),
+            0,
+            &format!("{{\"run_id\":\"1\"}}\n{long}\n{{\"run_id\":\"2\"}}\n"),
+        );
+        write(dir.path(), 1, &long);
+        write(dir.path(), 2, "{\"run_id\":\"0\"}\n");
+        let mut entries = Entries::open(dir.path());
+        assert_eq!(runs(&mut entries), ["2", "1", "0"]);
+        assert_eq!(entries.skipped(), 2);
     }
 }

@@ -1,51 +1,75 @@
-//! Moves the log's files along, and counts the runs that fall off the end.
+//! Moves the log's files along, and counts the runs that fall off the end, whenever the power fails.
 
 use std::{
     collections::HashSet,
     fs::{self, File},
-    io::{self, BufRead as _, BufReader},
+    io,
     path::Path,
 };
 
 use serde::Deserialize;
 
-use super::{LogError, generations};
+use super::{LogError, generations, lines::Forwards};
 
-/// Makes room for a new current file, and returns how many runs the log has forgotten in all. The
-/// caller holds the lock.
+/// Makes room for a new current file. The caller holds the lock.
+///
+/// The file that falls off gets a name that holds the new count, in one rename, so that its runs are
+/// either in the log or counted. It goes once the count stands in a line, by [`settle`].
 ///
 /// Oldest first, so that no file is moved onto one that was not moved yet. A number that is missing,
 /// as after a crash in the midst of this, is filled and nothing falls off.
-pub(crate) fn rotate(dir: &Path) -> Result<u64, LogError> {
-    let already = first_line(&generations::file(dir, 0))
-        .dropped_runs
-        .unwrap_or(0);
+pub(crate) fn rotate(dir: &Path) -> Result<(), LogError> {
     let vacant = (1..=generations::KEPT).find(|&n| !generations::file(dir, n).exists());
-    let last = vacant.unwrap_or(generations::KEPT);
-    let dropped = match vacant {
-        Some(_) => 0,
-        None => runs_in(&generations::file(dir, last)).unwrap_or(0),
+    let last = if let Some(vacant) = vacant {
+        vacant
+    } else {
+        let oldest = generations::file(dir, generations::KEPT);
+        let runs = runs_in(&oldest).map_err(LogError::io("count the runs of", &oldest))?;
+        let forgotten = forgotten(dir).saturating_add(runs);
+        fs::rename(&oldest, generations::dropping(dir, forgotten))
+            .map_err(LogError::io("rotate", &oldest))?;
+        generations::KEPT
     };
     for generation in (0..last).rev() {
         let from = generations::file(dir, generation);
         fs::rename(&from, generations::file(dir, generation + 1))
             .map_err(LogError::io("rotate", &from))?;
     }
-    Ok(already.saturating_add(dropped))
+    Ok(())
+}
+
+/// How many runs the log has forgotten in all. It only grows, so the greatest number is the last.
+pub(crate) fn forgotten(dir: &Path) -> u64 {
+    let counted = generations::newest_first(dir).filter_map(|file| first_line(&file).dropped_runs);
+    let pending = generations::half_dropped(dir).into_iter();
+    counted
+        .chain(pending.map(|(_, forgotten)| forgotten))
+        .max()
+        .unwrap_or(0)
+}
+
+/// Removes what was dropped and is counted. The caller holds the lock, and has written the line that
+/// holds the count.
+pub(crate) fn settle(dir: &Path) {
+    for (file, _) in generations::half_dropped(dir) {
+        // What stays is no part of the log, and is tried again at the next rotation.
+        let _ = fs::remove_file(file);
+    }
 }
 
 /// What counting needs of a line.
 #[derive(Debug, Default, Deserialize)]
 struct Counted {
+    time: Option<String>,
     run_id: Option<String>,
     dropped_runs: Option<u64>,
 }
 
 fn first_line(file: &Path) -> Counted {
-    let mut line = String::new();
-    let read = File::open(file).and_then(|file| BufReader::new(file).read_line(&mut line));
+    let mut line = Vec::new();
+    let read = File::open(file).and_then(|file| Forwards::of(file)?.next_into(&mut line));
     read.ok()
-        .and_then(|_| serde_json::from_str(&line).ok())
+        .and_then(|_| serde_json::from_slice(&line).ok())
         .unwrap_or_default()
 }
 
@@ -53,14 +77,16 @@ fn first_line(file: &Path) -> Counted {
 /// log's first writer made them, is a run of its own.
 fn runs_in(file: &Path) -> io::Result<u64> {
     let (mut named, mut unnamed) = (HashSet::new(), 0);
-    for line in BufReader::new(File::open(file)?).split(b'\n') {
-        match serde_json::from_slice::<Counted>(&line?) {
+    let mut lines = Forwards::of(File::open(file)?)?;
+    let mut line = Vec::new();
+    while lines.next_into(&mut line)?.is_some() {
+        match serde_json::from_slice::<Counted>(&line) {
             Ok(Counted {
                 run_id: Some(run_id),
                 ..
             }) => drop(named.insert(run_id)),
-            Ok(Counted { run_id: None, .. }) => unnamed += 1,
-            Err(_) => {}
+            Ok(Counted { time: Some(_), .. }) => unnamed += 1,
+            Ok(_) | Err(_) => {}
         }
     }
     Ok(unnamed + named.len() as u64)
@@ -92,7 +118,8 @@ mod tests {
             5,
             "{\"run_id\":\"a\"}\n{\"run_id\":\"a\"}\ntorn{\n{\"time\":\"\"}\n",
         );
-        assert_eq!(rotate(dir.path()).unwrap(), 12);
+        rotate(dir.path()).unwrap();
+        assert_eq!(forgotten(dir.path()), 12);
         let moved = contents(dir.path());
         assert_eq!(moved[0], None);
         assert!(moved[1].as_ref().unwrap().contains("\"f\""));
@@ -105,7 +132,8 @@ mod tests {
         write(dir.path(), 0, "new");
         write(dir.path(), 1, "old");
         write(dir.path(), 3, "oldest");
-        assert_eq!(rotate(dir.path()).unwrap(), 0);
+        rotate(dir.path()).unwrap();
+        assert_eq!(forgotten(dir.path()), 0);
         let moved = contents(dir.path());
         let expected = [None, Some("new"), Some("old"), Some("oldest"), None, None];
         assert_eq!(moved, expected.map(|text| text.map(ToOwned::to_owned)));
@@ -124,8 +152,21 @@ mod tests {
         for n in 0..9 {
             write(dir.path(), 0, &n.to_string());
             rotate(dir.path()).unwrap();
+            settle(dir.path());
         }
         let kept: Vec<_> = contents(dir.path()).into_iter().flatten().collect();
         assert_eq!(kept, ["8", "7", "6", "5", "4"]);
+    }
+
+    #[test]
+    fn a_directory_in_the_place_of_the_oldest_file_stops_the_rotation_and_costs_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), 0, "{\"run_id\":\"a\"}\n");
+        for n in 1..=5 {
+            fs::create_dir(generations::file(dir.path(), n)).unwrap();
+        }
+        let error = rotate(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("sessions.jsonl.5"), "{error}");
+        assert!(generations::file(dir.path(), 0).is_file());
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     channel::{Terms, directory},
     cli::{NetworkMode, ReportMode, RunArgs},
     engine::{ClientOutput, ENTRYPOINT, Engine, Guard, Identity, Image, Launch, Network},
-    environment::Environment,
+    environment::{Environment, host_name},
     run_dir::RunDir,
     run_id::RunId,
 };
@@ -213,13 +213,6 @@ impl Place {
         };
         (launch, run_dir)
     }
-}
-
-fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
 }
 
 /// For this program's own launches: the image is here, so an engine takes seconds at most.

@@ -5,17 +5,17 @@ use std::fmt::Write as _;
 use policy::Policy;
 use report::{ChannelState, Printable};
 
-use crate::session::{DeniedHost, Session};
+use crate::{
+    session::{DeniedHost, Session},
+    suggest::entry,
+};
 
 /// The line, without its end and without the program's name.
 #[must_use]
 pub fn summary(session: &Session) -> String {
     let run = session.run_id.as_deref().unwrap_or_default();
-    let mut line = format!(
-        "run {} {}",
-        run.get(..SHOWN_ID).unwrap_or(run),
-        ending(session)
-    );
+    let run = Printable::new(run.get(..SHOWN_ID).unwrap_or(run));
+    let mut line = format!("run {run} {}", ending(session));
     let network = &session.network;
     let hosts = network.egress_denied_hosts.as_deref().unwrap_or_default();
     match (network.egress_denied, network.egress_denied_at_least) {
@@ -44,6 +44,7 @@ fn ending(session: &Session) -> String {
     match (session.signal, session.exit_code) {
         (Some(signal), _) => format!("was ended by signal {signal}"),
         (None, Some(code)) => format!("exited {code}"),
+        (None, None) if session.detached && session.finished.is_none() => "was launched".into(),
         (None, None) => "ended".into(),
     }
 }
@@ -65,29 +66,17 @@ fn push_refused(line: &mut String, bound: &str, count: u64, hosts: &[DeniedHost]
 
 /// `evil.example:443 not_allowed ×2`
 pub(crate) fn refused_host(host: &DeniedHost) -> String {
-    let mut text = format!("{} {}", target(host), Printable::new(&host.reason));
+    let mut text = format!("{} {}", host.target(), Printable::new(&host.reason));
     if host.count != 1 {
         let _ = write!(text, " ×{}", host.count);
     }
     text
 }
 
-/// What was asked for, as a person writes it.
-pub(crate) fn target(host: &DeniedHost) -> String {
-    let name = match (&host.host, &host.address) {
-        (Some(name), _) => Printable::new(name).to_string(),
-        (None, Some(address)) if address.contains(':') => format!("[{}]", Printable::new(address)),
-        (None, Some(address)) => Printable::new(address).to_string(),
-        (None, None) => return "several hosts".into(),
-    };
-    host.port
-        .map_or_else(|| name.clone(), |port| format!("{name}:{port}"))
-}
-
 /// Entries that would have let refused attempts pass, as far as their reason tells.
 fn suggestions(hosts: &[DeniedHost]) -> Vec<String> {
     let mut entries: Vec<String> = Vec::new();
-    for entry in hosts.iter().filter_map(suggestion) {
+    for entry in hosts.iter().filter_map(|host| entry(host).ok()) {
         // Names come from a guest: only what the grammar takes is put into somebody's shell.
         if !entries.contains(&entry) && Policy::from_entries([&entry]).is_ok() {
             entries.push(entry);
@@ -97,18 +86,6 @@ fn suggestions(hosts: &[DeniedHost]) -> Vec<String> {
         }
     }
     entries
-}
-
-fn suggestion(host: &DeniedHost) -> Option<String> {
-    let is_web = matches!(host.port, None | Some(80 | 443));
-    match (host.reason.as_str(), &host.host) {
-        ("not_allowed" | "dns_not_allowed", Some(name)) if is_web => Some(name.clone()),
-        ("not_allowed" | "port_not_allowed", Some(_)) => Some(target(host)),
-        ("address_literal" | "packet", None) if host.proto == report::Transport::Tcp => {
-            host.address.as_ref().and(host.port).map(|_| target(host))
-        }
-        _ => None,
-    }
 }
 
 /// What has to be said of an account that is not complete.

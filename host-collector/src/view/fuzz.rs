@@ -18,7 +18,7 @@ use crate::{
 /// Where it does not hold.
 pub fn session_lines(bytes: &[u8]) {
     let content = [BEFORE, bytes, b"\n", AFTER].concat();
-    let mut read = Entries::of(content);
+    let mut read = Entries::of(&content);
     let entries: Vec<Entry> = read.by_ref().collect();
     let ids: Vec<_> = entries
         .iter()

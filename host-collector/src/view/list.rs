@@ -1,6 +1,9 @@
 //! `list`: past runs, newest first.
 
-use std::io::{self, Write};
+use std::{
+    collections::HashSet,
+    io::{self, Write},
+};
 
 use jiff::Timestamp;
 use report::Printable;
@@ -8,15 +11,16 @@ use report::Printable;
 use super::{
     ViewError,
     ago::ago,
+    log_dir, skipped_lines,
     table::{Cell, layout},
     terminal::{Terminal, Tone},
     unless_gone,
 };
 use crate::{
-    cli::ListArgs,
+    cli::{ListArgs, Selection},
     environment::Environment,
     log::{Entries, Entry},
-    run::{SHOWN_ID, doubt, say},
+    run::{SHOWN_ID, doubt},
     session::Session,
 };
 
@@ -25,14 +29,9 @@ use crate::{
 /// # Errors
 /// When there is no log to look for, or nobody to print to.
 pub fn list(args: &ListArgs, environment: &Environment) -> Result<(), ViewError> {
-    let dir = args
-        .audit
-        .audit_dir
-        .clone()
-        .or_else(|| environment.audit_dir())
-        .ok_or(ViewError::Nowhere)?;
+    let dir = log_dir(&args.audit, environment)?;
     let mut entries = Entries::open(&dir);
-    let newest: Vec<Entry> = entries.by_ref().take(args.limit).collect();
+    let newest = newest(entries.by_ref(), &args.selection, args.limit);
     let terminal = Terminal::of_stdout(environment);
     let mut out = io::stdout().lock();
     unless_gone(if args.json {
@@ -40,14 +39,22 @@ pub fn list(args: &ListArgs, environment: &Environment) -> Result<(), ViewError>
     } else {
         as_table(&newest, terminal, &mut out)
     })?;
-    if entries.skipped() > 0 {
-        say(&format!(
-            "{} lines of {} could not be read and were skipped",
-            entries.skipped(),
-            dir.display()
-        ));
-    }
+    skipped_lines(entries.skipped(), &dir);
     Ok(())
+}
+
+/// The newest runs. Of a detached one the line of its end says all that the other does.
+fn newest(entries: impl Iterator<Item = Entry>, selection: &Selection, limit: usize) -> Vec<Entry> {
+    let mut seen = HashSet::new();
+    let is_new = |entry: &Entry| match &entry.session.run_id {
+        Some(run_id) => seen.insert(run_id.clone()),
+        None => true,
+    };
+    entries
+        .filter(is_new)
+        .filter(|entry| selection.admits_session(&entry.session))
+        .take(limit)
+        .collect()
 }
 
 fn as_json(entries: &[Entry], out: &mut impl Write) -> io::Result<()> {
@@ -63,7 +70,7 @@ pub(super) fn as_table(
     out: &mut impl Write,
 ) -> io::Result<()> {
     if entries.is_empty() {
-        return writeln!(out, "no runs yet");
+        return writeln!(out, "no such runs");
     }
     let now = Timestamp::now();
     let rows: Vec<_> = entries
@@ -182,7 +189,32 @@ mod tests {
 
     #[test]
     fn an_empty_log_says_so() {
-        assert_eq!(printed(&[]), "no runs yet\n");
+        assert_eq!(printed(&[]), "no such runs\n");
+    }
+
+    #[test]
+    fn a_detached_run_is_one_row_that_of_its_end() {
+        let line = |run: &str, finished| {
+            entry(Session {
+                run_id: Some(run.into()),
+                detached: true,
+                finished,
+                ..Session::default()
+            })
+        };
+        // Newest first, as the log is read.
+        let entries = [line("b", None), line("a", Some(true)), line("a", None)];
+        let found = newest(entries.into_iter(), &Selection::default(), 9);
+        let found: Vec<_> = found
+            .iter()
+            .map(|entry| {
+                (
+                    entry.session.run_id.as_deref().unwrap(),
+                    entry.session.finished,
+                )
+            })
+            .collect();
+        assert_eq!(found, [("b", None), ("a", Some(true))]);
     }
 
     #[test]

@@ -12,14 +12,16 @@ use report::{ChannelState, Printable};
 use super::{
     ViewError,
     ago::{ago, local, took},
+    counted,
     coverage::blanks,
+    log_dir,
+    shell::quoted,
     unless_gone, word,
 };
 use crate::{
     cli::ShowArgs,
     environment::Environment,
     log::{Entries, Entry},
-    run::target,
     session::{DeniedHost, PolicyIdentity, ReachedHost, Session},
 };
 
@@ -28,12 +30,7 @@ use crate::{
 /// # Errors
 /// When there is no such run, or more than one.
 pub fn show(args: &ShowArgs, environment: &Environment) -> Result<(), ViewError> {
-    let dir = args
-        .audit
-        .audit_dir
-        .clone()
-        .or_else(|| environment.audit_dir())
-        .ok_or(ViewError::Nowhere)?;
+    let dir = log_dir(&args.audit, environment)?;
     let entry = find(Entries::open(&dir), &args.run)?;
     let text = if args.json {
         let blanks = serde_json::to_string(&blanks(&entry.session)).unwrap_or_default();
@@ -59,7 +56,10 @@ pub fn show(args: &ShowArgs, environment: &Environment) -> Result<(), ViewError>
 }
 
 /// The newest line of the run whose name begins so, or of the last run.
-fn find(mut entries: impl Iterator<Item = Entry>, run: &str) -> Result<Entry, ViewError> {
+pub(super) fn find(
+    mut entries: impl Iterator<Item = Entry>,
+    run: &str,
+) -> Result<Entry, ViewError> {
     let missing = || ViewError::NoRun(Printable::new(run));
     if run == "last" {
         return entries.next().ok_or_else(missing);
@@ -130,6 +130,11 @@ fn launch(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String) 
         ("branch", &launch.branch),
         ("workspace", &launch.workspace),
         ("workdir", &launch.workdir),
+        ("routed from", &launch.routed_from),
+        ("because", &launch.route_reason),
+        ("task", &launch.route_id),
+        ("handed by", &launch.handoff_from),
+        ("its session", &launch.handoff_session),
     ] {
         if let Some(value) = value {
             field(out, name, value)?;
@@ -219,9 +224,11 @@ const fn meaning(state: ChannelState) -> &'static str {
 
 fn attempts(out: &mut String, name: &str, all: Option<u64>, at_least: Option<u64>) -> fmt::Result {
     match (all, at_least) {
-        (Some(1), _) => field(out, name, "1 attempt"),
-        (Some(count), _) => field(out, name, &format!("{count} attempts")),
-        (None, Some(count)) => field(out, name, &format!("at least {count} attempts")),
+        (Some(count), _) => field(out, name, &counted(count, "attempt")),
+        (None, Some(count)) => {
+            let attempts = counted(count, "attempt");
+            field(out, name, &format!("at least {attempts}"))
+        }
         (None, None) => Ok(()),
     }
 }
@@ -238,7 +245,7 @@ fn denied(host: &DeniedHost) -> String {
     };
     format!(
         "{} {}, {bound}{times}, {when}",
-        target(host),
+        host.target(),
         Printable::new(&host.reason)
     )
 }
@@ -254,9 +261,9 @@ fn reached(host: &ReachedHost) -> String {
         .map_or_else(String::new, |port| format!(":{port}"));
     let bound = if host.at_least { "at least " } else { "" };
     format!(
-        "{}{port} {bound}{} connections, {} failed, {} bytes up, {} down",
+        "{}{port} {bound}{}, {} failed, {} bytes up, {} down",
         Printable::new(name),
-        host.connections,
+        counted(host.connections, "connection"),
         host.failures,
         host.bytes_up,
         host.bytes_down
@@ -271,16 +278,6 @@ fn field(out: &mut String, name: &str, value: &str) -> fmt::Result {
 fn words(out: &mut String, name: &str, words: &[String]) -> fmt::Result {
     let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
     writeln!(out, "{name:12}{}", words.join(" "))
-}
-
-fn quoted(word: &str) -> String {
-    let word = Printable::new(word).to_string();
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
 }
 
 #[cfg(test)]
@@ -346,7 +343,7 @@ mod tests {
             "command     sh -c 'a\\u{a}b '\\''c'\\'''\n",
             "network     allowlist, enforced by name\n",
             "refused     at least 2 attempts\n            e.example:443 not_allowed, 2 times, from 1 to 9 ms\n",
-            "            a.example:443 1 connections, 0 failed, 5 bytes up, 6 down\n",
+            "            a.example:443 1 connection, 0 failed, 5 bytes up, 6 down\n",
             "not covered\n  network: the account broke off (no bye): its numbers are lower bounds\n",
             "  processes: nobody observed them\n",
         ] {

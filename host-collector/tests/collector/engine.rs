@@ -11,7 +11,10 @@ use rustix::fs::{FlockOperation, Mode};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::container::{AGAIN, lines};
+use crate::{
+    container::{AGAIN, lines},
+    schema::faults_of,
+};
 
 /// A host with an engine of which everything is known.
 pub(crate) struct Host {
@@ -154,12 +157,17 @@ impl Host {
         fs::read_to_string(self.path("calls")).unwrap_or_default()
     }
 
-    /// The lines of the session log.
+    /// The lines of the session log, each as its schema says.
     pub(crate) fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.path("audit/sessions.jsonl")).unwrap_or_default();
-        text.lines()
+        let lines: Vec<Value> = text
+            .lines()
             .map(|line| serde_json::from_str(line).unwrap())
-            .collect()
+            .collect();
+        for line in &lines {
+            assert_eq!(faults_of(line), [""; 0], "{line:#}");
+        }
+        lines
     }
 
     fn write_engine(&self) {

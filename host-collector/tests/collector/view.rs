@@ -110,7 +110,7 @@ fn a_run_that_is_not_there_is_an_error_with_the_remedy() {
 #[test]
 fn an_empty_log_is_no_error_to_list_and_has_no_last_run() {
     let host = Host::new();
-    assert_eq!(host.does(&["list"]).stdout, "no runs yet\n");
+    assert_eq!(host.does(&["list"]).stdout, "no such runs\n");
     assert_eq!(host.does(&["show", "last"]).code, 2);
 }
 
@@ -122,7 +122,7 @@ fn a_line_that_is_no_line_is_skipped_and_said() {
     fs::write(&log, format!("rubbish\n{content}")).unwrap();
     let done = host.does(&["list"]);
     assert_eq!((done.code, done.stdout.lines().count()), (0, 2));
-    assert!(done.stderr.contains("1 lines of"), "{done:?}");
+    assert!(done.stderr.contains("1 line of"), "{done:?}");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     // More than a pipe holds.
     fs::write(host.path("audit/sessions.jsonl"), line.repeat(1000)).unwrap();
     let mut child = host
-        .collector(&["list", "-n", "1000", "--json"])
+        .collector(&["tail", "-n", "1000", "--json"])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
