@@ -1,6 +1,7 @@
 //! The verbs that read the log, as a person and as a program use them.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead as _, BufReader},
     process::Stdio,
@@ -34,10 +35,9 @@ fn run(name: &str, agent: &str, denied: &[(&str, u16, &str, u64)]) -> Value {
         json!({"host": host, "port": port, "proto": "tcp", "reason": reason, "count": count, "first_ms": 1, "last_ms": 2})
     });
     let total: u64 = denied.iter().map(|(.., count)| count).sum();
-    let mut reasons = json!({});
+    let mut reasons = BTreeMap::<&str, u64>::new();
     for (_, _, reason, count) in denied {
-        let before = reasons[reason].as_u64().unwrap_or(0);
-        reasons[reason] = json!(before + count);
+        *reasons.entry(reason).or_default() += count;
     }
     json!({
         "v": 2, "time": "2026-11-29T12:00:00.000Z", "ended": "2026-11-29T12:00:01.000Z", "duration_ms": 1000,
