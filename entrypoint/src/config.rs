@@ -40,6 +40,8 @@ pub(crate) struct Allowlist {
     pub(crate) nonce: String,
     /// An HTTP proxy to dial through, `host:port`.
     pub(crate) upstream_proxy: Option<String>,
+    /// How many connections the proxy serves at once.
+    pub(crate) max_connections: u32,
 }
 
 /// What to do without a collector.
@@ -97,6 +99,7 @@ impl Allowlist {
             socket: socket.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from),
             nonce,
             upstream_proxy: upstream_proxy(text)?,
+            max_connections: max_connections(text)?,
         })
     }
 }
@@ -184,6 +187,24 @@ fn upstream_proxy(text: Text<'_>) -> Result<Option<String>, Failure> {
     }
 }
 
+/// The proxy takes fewer where descriptors do not suffice, and says so.
+fn max_connections(text: Text<'_>) -> Result<u32, Failure> {
+    let Some(count) = text("SANDBOX_MAX_CONNECTIONS")?.filter(|s| !s.is_empty()) else {
+        return Ok(DEFAULT_MAX_CONNECTIONS);
+    };
+    count
+        .parse()
+        .ok()
+        .filter(|count| (1..=MOST_CONNECTIONS).contains(count))
+        .ok_or_else(|| {
+            Failure::config(
+                "SANDBOX_MAX_CONNECTIONS",
+                format!("`{count}` is no number of connections"),
+                "use a number from 1 to 1000000",
+            )
+        })
+}
+
 /// Octal; anything else is ignored, as the images that this replaces do.
 fn umask(text: &str) -> Option<u32> {
     u32::from_str_radix(text.trim(), 8)
@@ -206,6 +227,8 @@ fn text(
 
 const DEFAULT_SOCKET: &str = "/run/sandbox-egress/host/report.sock";
 const DEFAULT_PROXY_PORT: u16 = 3128;
+const DEFAULT_MAX_CONNECTIONS: u32 = 4096;
+const MOST_CONNECTIONS: u32 = 1_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -260,6 +283,10 @@ mod tests {
                 "http://user:word@proxy.example:3128",
             ),
             ("SANDBOX_UPSTREAM_PROXY", "http://proxy.example"),
+            ("SANDBOX_MAX_CONNECTIONS", "0"),
+            ("SANDBOX_MAX_CONNECTIONS", "1000001"),
+            ("SANDBOX_MAX_CONNECTIONS", "-1"),
+            ("SANDBOX_MAX_CONNECTIONS", "many"),
         ] {
             match read(&[(ALLOW, "example.com"), (name, value)]) {
                 Err(Failure::Config { variable, .. }) => assert_eq!(variable, name, "{value}"),
@@ -329,6 +356,15 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_on_connections_is_the_callers_to_set() {
+        for (value, limit) in [("", 4096), ("1", 1), ("64", 64), ("1000000", 1_000_000)] {
+            let config = read(&[(ALLOW, "example.com"), ("SANDBOX_MAX_CONNECTIONS", value)]);
+            let allowlist = config.unwrap().allowlist.unwrap();
+            assert_eq!(allowlist.max_connections, limit, "{value:?}");
+        }
+    }
+
+    #[test]
     fn a_malformed_entry_is_named_with_its_position() {
         let line = read(&[(ALLOW, "a.example,https://b.example/")])
             .unwrap_err()
@@ -344,7 +380,10 @@ mod tests {
         let config = read(&[(ALLOW, "example.com")]).unwrap();
         assert_eq!((config.run_as, config.umask), (None, None));
         let allowlist = config.allowlist.unwrap();
-        assert_eq!(allowlist.proxy_port, 3128);
+        assert_eq!(
+            (allowlist.proxy_port, allowlist.max_connections),
+            (3128, 4096)
+        );
         assert_eq!(
             allowlist.socket,
             PathBuf::from("/run/sandbox-egress/host/report.sock")
@@ -360,6 +399,7 @@ mod tests {
             "SANDBOX_REPORT",
             "SANDBOX_INGRESS_PORTS",
             "SANDBOX_UPSTREAM_PROXY",
+            "SANDBOX_MAX_CONNECTIONS",
             "SANDBOX_RUN_AS",
         ];
         let mut variables: Vec<_> = all.iter().map(|name| (*name, "")).collect();

@@ -165,7 +165,7 @@ fn start_message(allowlist: &Allowlist, here: &Surroundings, clock: RunClock) ->
         policy_digest: allowlist.policy.digest().to_string(),
         guard: here.guarded(),
         clock_origin_ms: clock.origin_ms(),
-        max_connections: MAX_CONNECTIONS,
+        max_connections: allowlist.max_connections,
         resolvers: here.resolvers.clone(),
         upstream_proxy: allowlist.upstream_proxy.clone(),
     }
@@ -200,7 +200,6 @@ fn port_of(authority: &str) -> Option<u16> {
 }
 
 const SSH_PORT: u16 = 22;
-const MAX_CONNECTIONS: u32 = 4096;
 
 #[cfg(test)]
 mod tests {
