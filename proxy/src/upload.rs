@@ -175,12 +175,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_client_that_ended_its_side_is_answered_for_half_a_minute_of_silence() {
         let began = Instant::now();
-        let (error, _) = attended(None, async |mut guest| {
+        let attended = attended(None, async |mut guest| {
             guest.write_all(b"GET /next HTTP/1.1\r\n").await.unwrap();
             guest.shutdown().await.unwrap();
             Some(guest)
-        })
-        .await;
+        });
+        let attended = timeout(10 * HALF_CLOSED, attended).await;
+        let (error, _) = attended.expect("an end");
         assert!(matches!(error, BodyError::Gone(_)), "{error}");
         assert!(began.elapsed() >= HALF_CLOSED, "{:?}", began.elapsed());
     }
