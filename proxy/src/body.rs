@@ -11,13 +11,14 @@ use std::{
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame, SizeHint};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     sync::mpsc,
 };
 
-use crate::head::Framing;
+use crate::{head::Framing, trailers};
 
 /// The body of a request, as hyper sends it.
 #[derive(Debug)]
@@ -33,12 +34,17 @@ enum Source {
 #[derive(Debug)]
 enum Part {
     Bytes(Bytes),
+    Trailers(HeaderMap),
     End,
 }
 
 /// Where the body of a request is fed from.
 #[derive(Debug)]
-pub(crate) struct Feed(mpsc::Sender<Part>);
+pub(crate) struct Feed {
+    parts: mpsc::Sender<Part>,
+    /// The fields that may follow the body: hyper writes no others.
+    pub(crate) announced: Vec<HeaderName>,
+}
 
 /// The body ended without its end having been seen.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +78,11 @@ impl RequestBody {
             return (Self(Source::Empty), None);
         }
         let (sender, receiver) = mpsc::channel(1);
-        (Self(Source::Stream(receiver)), Some(Feed(sender)))
+        let feed = Feed {
+            parts: sender,
+            announced: Vec::new(),
+        };
+        (Self(Source::Stream(receiver)), Some(feed))
     }
 }
 
@@ -89,6 +99,9 @@ impl Body for RequestBody {
         };
         match parts.poll_recv(cx) {
             Poll::Ready(Some(Part::Bytes(bytes))) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Poll::Ready(Some(Part::Trailers(fields))) => {
+                Poll::Ready(Some(Ok(Frame::trailers(fields))))
+            }
             Poll::Ready(Some(Part::End)) => {
                 self.0 = Source::Ended;
                 Poll::Ready(None)
@@ -137,7 +150,7 @@ pub(crate) async fn carry<R: AsyncRead + Unpin>(
         }
     }
     // Who knows the length from the start may have stopped listening: the body is whole all the same.
-    let _ = reader.feed.0.send(Part::End).await;
+    let _ = reader.feed.parts.send(Part::End).await;
     Ok(Carried::Whole)
 }
 
@@ -158,7 +171,7 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
                 .min(self.pending.len());
             let part = self.pending.split_to(length).freeze();
             left -= length as u64;
-            if self.feed.0.send(Part::Bytes(part)).await.is_err() {
+            if self.feed.parts.send(Part::Bytes(part)).await.is_err() {
                 return Ok(Carried::Partly);
             }
         }
@@ -170,7 +183,12 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
             let line = self.line().await?;
             let size = chunk_size(&line).ok_or(BodyError::Chunks)?;
             if size == 0 {
-                return self.trailers().await.map(|()| Carried::Whole);
+                let trailers = self.trailers().await?;
+                if !trailers.is_empty() {
+                    // Who has stopped listening has the body whole all the same.
+                    let _ = self.feed.parts.send(Part::Trailers(trailers)).await;
+                }
+                return Ok(Carried::Whole);
             }
             if self.bytes(size).await? == Carried::Partly {
                 return Ok(Carried::Partly);
@@ -181,11 +199,17 @@ impl<R: AsyncRead + Unpin> Reader<'_, R> {
         }
     }
 
-    /// Trailers are for those who know their names; a proxy may drop them (RFC 9110 §6.5.1).
-    async fn trailers(&mut self) -> Result<(), BodyError> {
+    /// The fields behind the last chunk, of which those are kept that were announced.
+    async fn trailers(&mut self) -> Result<HeaderMap, BodyError> {
+        let mut kept = HeaderMap::new();
         for _ in 0..MAX_TRAILERS {
-            if self.line().await?.is_empty() {
-                return Ok(());
+            let line = self.line().await?;
+            if line.is_empty() {
+                return Ok(kept);
+            }
+            let (name, value) = trailers::field(&line).ok_or(BodyError::Chunks)?;
+            if self.feed.announced.contains(&name) {
+                kept.append(name, value);
             }
         }
         Err(BodyError::Chunks)
@@ -329,6 +353,57 @@ mod tests {
             let (end, _, _) = run(carried(raw.as_bytes(), 0, Framing::Chunked));
             assert!(matches!(end, Err(BodyError::Chunks)), "{end:?}");
         }
+    }
+
+    #[test]
+    fn announced_trailers_follow_the_body_and_others_do_not() {
+        let raw = b"2\r\nok\r\n0\r\nX-Sum: 1\r\nX-Other: 2\r\nx-sum: 3\r\n\r\n";
+        let (body, feed) = RequestBody::new(Framing::Chunked);
+        let mut feed = feed.unwrap();
+        feed.announced = vec![HeaderName::from_static("x-sum")];
+        let (mut source, mut pending) = (&raw[..], BytesMut::new());
+        let carrying = carry(&mut source, &mut pending, Framing::Chunked, feed);
+        let (end, body) = run(async { tokio::join!(carrying, body.collect()) });
+        assert_eq!(end.unwrap(), Carried::Whole);
+        let body = body.unwrap();
+        let trailers = body.trailers().unwrap();
+        assert_eq!(trailers.get_all("x-sum").iter().count(), 2);
+        assert!(!trailers.contains_key("x-other"));
+    }
+
+    #[test]
+    fn a_trailer_that_is_no_field_is_refused() {
+        for raw in [
+            "0\r\nx\r\n\r\n",
+            "0\r\nT: u\r\n folded\r\n\r\n",
+            "0\r\n: x\r\n\r\n",
+        ] {
+            let (end, body, _) = run(carried(raw.as_bytes(), 0, Framing::Chunked));
+            assert!(matches!(end, Err(BodyError::Chunks)), "{raw:?}");
+            assert!(body.is_err(), "{raw:?}");
+        }
+    }
+
+    #[test]
+    fn while_the_origin_takes_nothing_no_more_than_a_few_reads_are_taken_from_the_client() {
+        let (body, feed) = RequestBody::new(Framing::Length(u64::MAX));
+        let mut taken = tokio::io::repeat(b'x').take(1 << 30);
+        let mut pending = BytesMut::new();
+        let carrying = carry(
+            &mut taken,
+            &mut pending,
+            Framing::Length(u64::MAX),
+            feed.unwrap(),
+        );
+        let mut carrying = Box::pin(carrying);
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..1000 {
+            assert!(Future::poll(carrying.as_mut(), &mut cx).is_pending());
+        }
+        drop(carrying);
+        let held = (1 << 30) - taken.limit();
+        assert!(held <= 4 * READ_SIZE as u64, "{held} bytes are held");
+        drop(body);
     }
 
     #[test]

@@ -8,13 +8,14 @@ use policy::Permit;
 use report::Target;
 
 use crate::{
-    answer::{self, After, Body, Manner},
+    answer::{self, After},
     authority::target_of,
     body::{BodyError, Feed, RequestBody},
     client::{BETWEEN_REQUESTS, Client, SPEAK_FIRST, Unheard},
     exchange::Exchange,
     head::{Framing, Head},
     incoming::{self, Requester},
+    interim::Interims,
     outgoing,
     proxy::Proxy,
     refusal::{Failure, Refusal, Refused},
@@ -89,7 +90,7 @@ impl<'p> Forwarder<'p> {
                     Box::pin(self.forward(client, &head, &judged, requester)).await
                 }
                 Ok(Course::Window(path)) => {
-                    let manner = manner(&head, requester);
+                    let manner = requester.manner(head.framing);
                     let page = window::answer(&head, &path, manner, self.proxy);
                     let sent = client.send(&page).await;
                     sent.map(|()| manner.after).map_err(|_| Stop::Gone)
@@ -136,18 +137,18 @@ impl<'p> Forwarder<'p> {
     ) -> Result<After, Stop> {
         let exchange = self.route.exchange(&judged.permit).await;
         let mut exchange = exchange.map_err(|none| judged.not_reached(none))?;
-        if requester.waits && head.framing != Framing::Empty {
-            client.send(CONTINUE).await.map_err(|_| Stop::Gone)?;
-        }
-        let (request, feed) = judged.outgoing(head);
+        let (mut request, feed) = judged.outgoing(head);
+        let mut interims = Interims::before(&mut request, requester.version());
         let (mut from_client, mut to_client) = client.stream.split();
         let (pending, flow) = (&mut client.pending, exchange.flow());
         let is_whole = AtomicBool::new(false);
         let body = feed.map(|feed| (head.framing, feed));
         let attending = upload::attend(&mut from_client, pending, body, &flow, &is_whole);
         let mut upload = Upload::new(attending, &is_whole);
-        let sent = upload.beside(exchange.send(request)).await;
-        let response = match sent.map_err(|error| judged.not_sent(&error))? {
+        let answered = interims.passed_on(&mut to_client, exchange.send(request));
+        let answered = upload.beside(answered).await;
+        let answered = answered.map_err(|error| judged.not_sent(&error))?;
+        let response = match answered.map_err(|_gone| Stop::Gone)? {
             Ok(response) => response,
             Err(_) if self.may_repeat(&exchange, head) => {
                 exchange = self
@@ -167,6 +168,13 @@ impl<'p> Forwarder<'p> {
                 .switch(client, exchange, response, judged, requester)
                 .await;
         }
+        // Who was not told to send the body need not, and then nobody knows what comes next.
+        let sends_no_body = requester.waits && !interims.continued() && !upload.is_whole();
+        let requester = if sends_no_body {
+            requester.closing()
+        } else {
+            requester
+        };
         let sending = incoming::send(&mut to_client, response, requester);
         let Ok(Ok(after)) = upload.beside(sending).await else {
             drop(upload);
@@ -239,7 +247,7 @@ impl<'p> Forwarder<'p> {
                 }
             }
         };
-        let manner = manner(head, requester);
+        let manner = requester.manner(head.framing);
         let sent = client.send(&answer::http(&refused, manner)).await;
         if sent.is_ok() {
             manner.after
@@ -287,21 +295,3 @@ impl Judged {
         })
     }
 }
-
-/// How a request is answered that nobody else has seen.
-fn manner(head: &Head, requester: Requester) -> Manner {
-    // A body that nobody wants is not read, so that no next request could be found behind it.
-    let after = if head.framing == Framing::Empty {
-        requester.after()
-    } else {
-        After::Close
-    };
-    let body = if requester.is_head() {
-        Body::Withheld
-    } else {
-        Body::Sent
-    };
-    Manner { body, after }
-}
-
-const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";

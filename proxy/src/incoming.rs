@@ -3,16 +3,24 @@
 use std::{error::Error, fmt::Write as _, io};
 
 use bytes::{Buf, Bytes};
-use http::{Extensions, HeaderMap, Method, Response, StatusCode, Version, header, response::Parts};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Version, header,
+    response::Parts,
+};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use hyper::ext::ReasonPhrase;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::{
-    answer::After,
-    head::Head,
-    outgoing::{connection_options, strip_hop_by_hop, upgrade},
+    answer::{
+        After,
+        Body::{Sent, Withheld},
+        Manner,
+    },
+    head::{Framing, Head},
+    outgoing::{self, connection_options, strip_hop_by_hop, upgrade},
+    trailers,
 };
 
 /// What of a request bears on how its response is written.
@@ -40,25 +48,39 @@ impl Requester {
     pub(crate) fn of(head: &Head) -> Self {
         let wants_close = connection_options(&head.headers).any(|option| option == "close");
         let keeps = head.version == Version::HTTP_11 && !wants_close;
-        let expects = head.headers.get(header::EXPECT);
         Self {
             version: head.version,
             is_head: head.method == Method::HEAD,
             after: if keeps { After::Keep } else { After::Close },
-            waits: expects
-                .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue")),
+            waits: outgoing::waits(head),
             upgrades: head.version == Version::HTTP_11 && upgrade(&head.headers).is_some(),
         }
     }
 
-    /// Whether its response has no body whatever its fields say.
-    pub(crate) fn is_head(self) -> bool {
-        self.is_head
+    /// How it is answered where nobody but us has seen it.
+    pub(crate) fn manner(self, framing: Framing) -> Manner {
+        Manner {
+            body: if self.is_head { Withheld } else { Sent },
+            // A body that nobody wants is not read, so that no next request could be found behind it.
+            after: if framing == Framing::Empty {
+                self.after
+            } else {
+                After::Close
+            },
+        }
     }
 
-    /// What it asks to become of its connection.
-    pub(crate) fn after(self) -> After {
-        self.after
+    /// The same, of a client whose connection is of no more use.
+    pub(crate) fn closing(self) -> Self {
+        Self {
+            after: After::Close,
+            ..self
+        }
+    }
+
+    /// What it understands.
+    pub(crate) fn version(self) -> Version {
+        self.version
     }
 
     fn ending(self, status: StatusCode, length: Option<u64>) -> Ending {
@@ -103,12 +125,20 @@ where
             .headers
             .extend(length.map(|length| (header::CONTENT_LENGTH, length.into())));
     }
+    if ending != Ending::Chunks {
+        parts.headers.remove(header::TRAILER);
+    }
     client.write_all(&head(&parts, ending, after)).await?;
+    let mut end = with_fields("0\r\n".to_owned(), &HeaderMap::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| io::Error::new(io::ErrorKind::UnexpectedEof, error))?;
-        // What is no data is a trailer, which a proxy may drop (RFC 9110 §6.5.1).
-        let Ok(data) = frame.into_data() else {
-            continue;
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                let fields = frame.into_trailers().unwrap_or_default();
+                end = with_fields("0\r\n".to_owned(), trailers::passed_on(&fields));
+                continue;
+            }
         };
         match ending {
             Ending::NoBody => {}
@@ -118,9 +148,18 @@ where
         }
     }
     if ending == Ending::Chunks {
-        client.write_all(b"0\r\n\r\n").await?;
+        client.write_all(&end).await?;
     }
     Ok(after)
+}
+
+/// A response before the response.
+pub(crate) fn interim(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
+    let mut headers = headers.clone();
+    strip_hop_by_hop(&mut headers);
+    // It has no body, whatever it says.
+    headers.remove(header::CONTENT_LENGTH);
+    with_fields(status_line(status, &Extensions::new()), &headers)
 }
 
 /// The head of `101 Switching Protocols`, the only response that keeps `Upgrade`.
@@ -155,7 +194,10 @@ fn status_line(status: StatusCode, extensions: &Extensions) -> String {
     format!("HTTP/1.1 {} {phrase}\r\n", status.as_u16())
 }
 
-fn with_fields(head: String, headers: &HeaderMap) -> Vec<u8> {
+fn with_fields<'h>(
+    head: String,
+    headers: impl IntoIterator<Item = (&'h HeaderName, &'h HeaderValue)>,
+) -> Vec<u8> {
     let mut head = head.into_bytes();
     for (name, value) in headers {
         head.extend_from_slice(name.as_str().as_bytes());
@@ -210,7 +252,7 @@ mod tests {
                 After::Close,
             ),
         ] {
-            assert_eq!(requester(raw).after(), after, "{raw:?}");
+            assert_eq!(requester(raw).after, after, "{raw:?}");
         }
     }
 
@@ -264,6 +306,7 @@ mod tests {
     fn only_an_expectation_that_is_known_is_waited_on() {
         assert!(requester("POST / HTTP/1.1\r\nExpect: 100-Continue\r\n\r\n").waits);
         assert!(!requester("POST / HTTP/1.1\r\nExpect: more\r\n\r\n").waits);
+        assert!(!requester("POST / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").waits);
     }
 
     /// A body that comes in these pieces, and then ends or fails.
@@ -315,11 +358,29 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn trailers_are_dropped() {
-        let trailers =
-            Frame::trailers(HeaderMap::from_iter([(header::ETAG, "x".parse().unwrap())]));
-        let (seen, _) = seen(NEW, vec![Ok(data("one")), Ok(trailers)]).await;
-        assert!(seen.ends_with("\r\n\r\n3\r\none\r\n0\r\n\r\n"), "{seen}");
+    async fn trailers_follow_the_last_chunk_less_what_belongs_into_a_head() {
+        let fields = [header::ETAG, header::SET_COOKIE, header::CONTENT_LENGTH];
+        let fields = fields.map(|name| (name, HeaderValue::from_static("7")));
+        let trailers = || Ok(Frame::trailers(HeaderMap::from_iter(fields.clone())));
+        let (new, _) = seen(NEW, vec![Ok(data("one")), trailers()]).await;
+        assert!(
+            new.ends_with("\r\n\r\n3\r\none\r\n0\r\netag: 7\r\n\r\n"),
+            "{new}"
+        );
+        // Who takes no chunks has no place for them.
+        let (old, _) = seen(OLD, vec![Ok(data("one")), trailers()]).await;
+        assert!(old.ends_with("\r\n\r\none"), "{old}");
+    }
+
+    #[test]
+    fn a_response_before_the_response_is_a_head_and_nothing_else() {
+        let fields = [
+            (header::LINK, HeaderValue::from_static("</x>")),
+            (header::CONNECTION, HeaderValue::from_static("close")),
+            (header::CONTENT_LENGTH, HeaderValue::from_static("5")),
+        ];
+        let head = interim(StatusCode::EARLY_HINTS, &fields.into_iter().collect());
+        assert_eq!(head, b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n");
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use policy::Destination;
 use crate::{
     body::{Feed, RequestBody},
     head::{Framing, Head},
+    trailers,
 };
 
 /// The request to send, and where to feed its body from unless it is empty.
@@ -22,7 +23,12 @@ pub(crate) fn request(
     let mut headers = head.headers.clone();
     let upgrade = upgrade(&headers);
     strip_hop_by_hop(&mut headers);
-    headers.remove(header::EXPECT);
+    // Whether the body is wanted is the origin's to say; nothing else can be expected.
+    if !(waits(head) && head.framing != Framing::Empty) {
+        headers.remove(header::EXPECT);
+    }
+    let announced = trailers::announced(&head.headers);
+    headers.remove(header::TRAILER);
     headers.remove(header::CONTENT_LENGTH);
     let host = head.headers.get(header::HOST).cloned();
     if let Some(host) = host.or_else(|| host_of(to)) {
@@ -43,19 +49,45 @@ pub(crate) fn request(
                 header::TRANSFER_ENCODING,
                 HeaderValue::from_static("chunked"),
             );
+            for name in &announced {
+                headers.append(header::TRAILER, HeaderValue::from(name.clone()));
+            }
         }
     }
+    if takes_trailers(&head.headers) {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        headers.append(header::CONNECTION, HeaderValue::from_static("te"));
+    }
     if let Some(protocol) = upgrade {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.append(header::CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(header::UPGRADE, protocol);
     }
-    let (body, feed) = RequestBody::new(head.framing);
+    let (body, mut feed) = RequestBody::new(head.framing);
+    if let Some(feed) = &mut feed {
+        feed.announced = announced;
+    }
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
     *request.uri_mut() = Uri::from(path.clone());
     *request.version_mut() = Version::HTTP_11;
     *request.headers_mut() = headers;
     (request, feed)
+}
+
+/// Whether the client waits for `100 Continue`; one of HTTP/1.0 cannot (RFC 9110 §10.1.1).
+pub(crate) fn waits(head: &Head) -> bool {
+    let expects = head.headers.get(header::EXPECT);
+    head.version == Version::HTTP_11
+        && expects.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Whether the client says that it takes trailers (RFC 9110 §10.1.4).
+fn takes_trailers(headers: &HeaderMap) -> bool {
+    let fields = headers.get_all(header::TE).iter();
+    fields
+        .filter_map(|field| field.to_str().ok())
+        .flat_map(|field| field.split(','))
+        .any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
 }
 
 /// `Host` where the client, one of HTTP/1.0, sent none.
@@ -107,7 +139,7 @@ pub(crate) fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = St
 }
 
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const HOP_BY_HOP: [HeaderName; 10] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
     PROXY_CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -115,7 +147,6 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     header::PROXY_AUTHENTICATE,
     header::PROXY_AUTHORIZATION,
     header::TE,
-    header::TRAILER,
     header::TRANSFER_ENCODING,
     header::UPGRADE,
 ];
@@ -149,7 +180,7 @@ mod tests {
     fn what_is_for_this_hop_is_not_passed_on() {
         let request = sent(concat!(
             "Connection: close, X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nProxy-Connection: keep-alive\r\n",
-            "Proxy-Authorization: Basic eA==\r\nTE: trailers\r\nTrailer: T\r\nExpect: 100-continue\r\nX-Yours: 2\r\n",
+            "Proxy-Authorization: Basic eA==\r\nTE: gzip\r\nTrailer: T\r\nExpect: 100-continue\r\nX-Yours: 2\r\n",
         ));
         assert_eq!(fields(&request), ["host: a.example", "x-yours: 2"]);
         assert_eq!(request.uri().to_string(), "/x?y");
@@ -165,6 +196,33 @@ mod tests {
             fields(&request),
             ["host: a.example", "transfer-encoding: chunked"]
         );
+    }
+
+    #[test]
+    fn what_the_origin_is_to_answer_is_passed_on_where_there_is_a_body() {
+        let expects = "Expect: 100-continue\r\nContent-Length: 3\r\n";
+        let passed = sent(expects);
+        assert!(passed.headers().contains_key(header::EXPECT));
+        let other = sent("Expect: more\r\nContent-Length: 3\r\n");
+        assert!(!other.headers().contains_key(header::EXPECT));
+    }
+
+    #[test]
+    fn trailers_are_announced_where_they_may_come_and_asked_for_where_they_are_taken() {
+        let chunked = "Transfer-Encoding: chunked\r\n";
+        let announced = format!("{chunked}Trailer: X-Sum, Host\r\nTE: deflate, Trailers\r\n");
+        assert_eq!(
+            fields(&sent(&announced)),
+            [
+                "connection: te",
+                "host: a.example",
+                "te: trailers",
+                "trailer: x-sum",
+                "transfer-encoding: chunked",
+            ]
+        );
+        let counted = sent("Content-Length: 3\r\nTrailer: X-Sum\r\n");
+        assert!(!counted.headers().contains_key(header::TRAILER));
     }
 
     #[test]

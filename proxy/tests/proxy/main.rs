@@ -13,6 +13,8 @@ mod dns;
 #[cfg(test)]
 mod exhaustion;
 #[cfg(test)]
+mod forwarding;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod hellos;
