@@ -43,7 +43,8 @@ pub(crate) fn of_absolute(head: &Head) -> Result<Asked, Refused> {
         ));
     };
     let authority = uri.authority().map_or("", |a| a.as_str());
-    if uri.scheme_str() != Some("http") {
+    // `ws` begins as a request over HTTP (RFC 6455 §4.1), and some clients name it so to a proxy.
+    if !matches!(uri.scheme_str(), Some("http" | "ws")) {
         let target =
             split(authority).map_or_else(Target::default, |(h, p)| target(h, p.or(Some(443))));
         return Err(unclear(
@@ -354,6 +355,7 @@ mod tests {
             ),
             ("http://a.example?y", "a.example", "a.example:80", "/?y"),
             ("HTTP://A.example:80/", "a.EXAMPLE.", "a.example:80", "/"),
+            ("ws://a.example/x", "a.example", "a.example:80", "/x"),
             (
                 "http://a.example:8080/",
                 "a.example:8080",
@@ -415,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_scheme_other_than_http_is_told_to_use_connect() {
-        for target in ["https://a.example/", "ftp://a.example/", "ws://a.example/"] {
+        for target in ["https://a.example/", "ftp://a.example/", "wss://a.example/"] {
             let refused = of_absolute(&head(&format!(
                 "GET {target} HTTP/1.1\r\nHost: a.example\r\n\r\n"
             )));
