@@ -78,11 +78,11 @@ pub(crate) fn http(refused: &Refused, manner: Manner) -> Vec<u8> {
 }
 
 /// The fatal alert to a client that speaks TLS, in a record of its own (RFC 8446 §6).
-pub(crate) fn tls_alert(refusal: &Refusal) -> [u8; 7] {
-    let description = match refusal {
-        Refusal::Denied(denial) if denial.reason == DenyReason::NoName => UNRECOGNIZED_NAME,
-        Refusal::Denied(_) | Refusal::Unclear(_) | Refusal::Busy => ACCESS_DENIED,
-        Refusal::Failed(_) => INTERNAL_ERROR,
+pub(crate) fn tls_alert(reason: DenyReason) -> [u8; 7] {
+    let description = if reason == DenyReason::NoName {
+        UNRECOGNIZED_NAME
+    } else {
+        ACCESS_DENIED
     };
     [ALERT_RECORD, 3, 3, 0, 2, FATAL, description]
 }
@@ -251,7 +251,6 @@ const LAYER: &str = "sandbox-egress";
 const ALERT_RECORD: u8 = 21;
 const FATAL: u8 = 2;
 const ACCESS_DENIED: u8 = 49;
-const INTERNAL_ERROR: u8 = 80;
 /// RFC 6066 §3.
 const UNRECOGNIZED_NAME: u8 = 112;
 
@@ -412,19 +411,8 @@ mod tests {
 
     #[test]
     fn a_tls_alert_tells_a_missing_name_from_a_refused_one() {
-        let alert = |refusal: Refusal| tls_alert(&refusal);
-        assert_eq!(
-            alert(Denial::new(DenyReason::NoName).into()),
-            [21, 3, 3, 0, 2, 2, 112]
-        );
-        assert_eq!(
-            alert(Denial::new(DenyReason::NameMismatch).into()),
-            [21, 3, 3, 0, 2, 2, 49]
-        );
-        assert_eq!(
-            alert(Failure::ConnectionRefused.into()),
-            [21, 3, 3, 0, 2, 2, 80]
-        );
+        assert_eq!(tls_alert(DenyReason::NoName), [21, 3, 3, 0, 2, 2, 112]);
+        assert_eq!(tls_alert(DenyReason::NameMismatch), [21, 3, 3, 0, 2, 2, 49]);
     }
 
     #[test]

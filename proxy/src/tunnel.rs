@@ -206,10 +206,14 @@ pub(crate) async fn to_window(client: &mut Client, proxy: &Proxy) {
 
 /// Explains a refusal in what the client speaks: bytes in another language would only confuse it.
 pub(crate) async fn tell(client: &mut Client, refused: &Refused) {
-    let sent = match Spoken::classify(&client.pending) {
-        Some(Spoken::Tls) => client.send(&answer::tls_alert(&refused.refusal)).await,
-        Some(Spoken::Http) => client.send(&answer::http(refused, answer::LAST)).await,
-        Some(Spoken::Other) | None => Ok(()),
+    let spoken = Spoken::classify(&client.pending);
+    let sent = match (spoken, refused.refusal.reason()) {
+        (Some(Spoken::Http), _) => client.send(&answer::http(refused, answer::LAST)).await,
+        // No connection came about, which is what a reset says. An alert would be taken for a fault
+        // in TLS, and an orderly end for all that the far end had to say.
+        (_, None) => return client.abort(),
+        (Some(Spoken::Tls), Some(reason)) => client.send(&answer::tls_alert(reason)).await,
+        (Some(Spoken::Other) | None, Some(_)) => Ok(()),
     };
     // Whether it could be told or not, the connection ends.
     let _ = sent;
@@ -217,10 +221,15 @@ pub(crate) async fn tell(client: &mut Client, refused: &Refused) {
 
 #[cfg(test)]
 mod tests {
+    use report::Target;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
-    use crate::{client::soon, client_hello::samples::hello};
+    use crate::{
+        client::soon,
+        client_hello::samples::hello,
+        refusal::{Failure, Refusal},
+    };
 
     /// What a client gets, and what is counted, when it sends `first` in a tunnel to `host:443`.
     async fn tunnel(list: &str, host: &str, first: &[u8]) -> (Vec<u8>, Vec<(String, DenyReason)>) {
@@ -254,6 +263,28 @@ mod tests {
 
     fn denial(target: &str, reason: DenyReason) -> Vec<(String, DenyReason)> {
         vec![(target.to_owned(), reason)]
+    }
+
+    #[tokio::test]
+    async fn what_failed_is_reset_and_not_told_as_a_fault_in_tls() {
+        for (refusal, said) in [
+            (Refusal::from(Failure::ConnectionRefused), None),
+            (Denial::new(DenyReason::NotAllowed).into(), Some(49)),
+        ] {
+            let (mut client, mut guest) = Client::pair().await;
+            guest.write_all(&hello("a.example")).await.unwrap();
+            assert!(client.more().await.unwrap() > 0);
+            let refused = Refused {
+                target: Target::default(),
+                refusal,
+            };
+            tell(&mut client, &refused).await;
+            client.finish().await;
+            let mut got = Vec::new();
+            let ended = guest.read_to_end(&mut got).await;
+            assert_eq!(got.last().copied(), said, "{refused:?}");
+            assert_eq!(ended.is_err(), said.is_none(), "{refused:?}");
+        }
     }
 
     #[tokio::test]
