@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use self::network::EngineNetwork;
 use crate::{
     case::{Case, Network, Outcome, Place},
-    internet::Internet,
+    internet::{Internet, Site},
     namespace::unique,
     process::{Running, output_of},
     programs::{Programs, open_to, public_directory},
@@ -82,9 +82,14 @@ pub struct Files {
 impl Lab {
     /// Makes one.
     pub fn create(engine: Engine) -> anyhow::Result<Self> {
+        Self::create_with(engine, Site::default())
+    }
+
+    /// Makes one whose internet has more to serve than its own words.
+    pub fn create_with(engine: Engine, site: Site) -> anyhow::Result<Self> {
         let programs = Programs::locate()?;
         let network = EngineNetwork::create(engine)?;
-        let internet = Internet::start(network.subnet)?;
+        let internet = Internet::start_with(network.subnet, site)?;
         let interface = internet.plug()?;
         output_of(Command::new("ip").args([
             "link",
@@ -138,10 +143,7 @@ impl Lab {
         };
         fs::create_dir(files.workspace())?;
         open_to(&files.workspace(), 0o777)?;
-        fs::write(
-            files.workspace().join("ca.pem"),
-            self.internet.root_certificate(),
-        )?;
+        fs::write(files.certificates(), self.internet.root_certificate())?;
         Ok(files)
     }
 
@@ -238,6 +240,12 @@ impl Files {
     #[must_use]
     pub fn workspace(&self) -> PathBuf {
         self.directory.path().join("workspace")
+    }
+
+    /// The root certificate of the internet.
+    #[must_use]
+    pub fn certificates(&self) -> PathBuf {
+        self.workspace().join("ca.pem")
     }
 
     /// Writes a list that no argument could hold, and names it as an argument does.

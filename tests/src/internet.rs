@@ -9,6 +9,7 @@ mod dns;
 mod ledger;
 mod origin;
 mod plan;
+mod site;
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,12 +26,12 @@ use tokio::{
 };
 
 use self::{
-    authority::Authority,
+    authority::{Authority, Identity},
     dns::NameServer,
     origin::{Origin, Visits},
     plan::Plan,
 };
-pub use self::{ledger::Arrival, plan::Subnet};
+pub use self::{ledger::Arrival, plan::Subnet, site::Site};
 use crate::namespace::{Namespace, unique};
 
 /// A running internet. It ends, with everything it made, when it is dropped.
@@ -62,6 +63,11 @@ pub struct Account {
 impl Internet {
     /// Starts one on `subnet`; it serves when this returns.
     pub fn start(subnet: Subnet) -> anyhow::Result<Self> {
+        Self::start_with(subnet, Site::default())
+    }
+
+    /// Starts one whose origins have more to serve than their own words.
+    pub fn start_with(subnet: Subnet, site: Site) -> anyhow::Result<Self> {
         let plan = Plan::read()?;
         let namespace = Namespace::create("internet")?;
         lay_network(&namespace, &plan, subnet)?;
@@ -74,7 +80,7 @@ impl Internet {
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let work = Servers {
-            origins: origins(&plan, subnet, &authority, &visits),
+            origins: origins(&plan, subnet, &authority.identity, &visits, &Arc::new(site)),
             resolver: subnet.resolver(),
             server: server.clone(),
         };
@@ -245,8 +251,9 @@ impl Servers {
 fn origins(
     plan: &Plan,
     subnet: Subnet,
-    authority: &Authority,
+    identity: &Identity,
     visits: &Visits,
+    site: &Arc<Site>,
 ) -> Vec<(IpAddr, u16, Origin)> {
     let mut origins = Vec::new();
     for host in plan.hosts() {
@@ -254,7 +261,8 @@ fn origins(
             let origin = Origin {
                 place: format!("{}:{port}", host.name),
                 service,
-                tls: Arc::clone(&authority.server),
+                identity: identity.clone(),
+                site: Arc::clone(site),
                 visits: visits.clone(),
             };
             origins.extend(

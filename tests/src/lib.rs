@@ -3,6 +3,7 @@
 
 pub mod bare;
 pub mod case;
+pub mod clients;
 pub mod contained;
 pub mod internet;
 pub mod namespace;

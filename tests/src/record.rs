@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::internet::Subnet;
 
 /// The facts of a session line that a case fixes.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expected {
     /// `egress_channel.state`.
@@ -15,7 +15,8 @@ pub struct Expected {
     /// `egress_enforcement`; the empty string where nobody may have reported any.
     #[serde(default = "name")]
     enforcement: String,
-    /// Every refused attempt, none left out: `host:port/proto reason count`.
+    /// Every refused attempt, none left out: `host:port/proto reason count`. A count may be `*`
+    /// where how often a client tries is its own affair: any but zero.
     #[serde(default)]
     denied: Vec<String>,
     /// Every destination that was let through: `host:port connections failures`.
@@ -29,6 +30,19 @@ pub struct Expected {
 }
 
 impl Expected {
+    /// A complete line of a guest that ended by itself, with these refused and let through.
+    #[must_use]
+    pub fn complete(denied: Vec<String>, allowed: Vec<String>) -> Self {
+        Self {
+            state: complete(),
+            enforcement: name(),
+            denied,
+            allowed,
+            end_reason: exited(),
+            signal: None,
+        }
+    }
+
     /// What `line` says otherwise.
     #[must_use]
     pub fn differences(&self, subnet: Subnet, line: &Value) -> Vec<String> {
@@ -56,7 +70,7 @@ impl Expected {
         ] {
             let mut wanted: Vec<_> = wanted.iter().map(|entry| subnet.fill(entry)).collect();
             wanted.sort_unstable();
-            if found != wanted {
+            if !are_as_wanted(&found, &wanted) {
                 wrong.push(format!("{field} is {found:#?}, not {wanted:#?}"));
             }
         }
@@ -84,6 +98,14 @@ impl Expected {
         (total != Some(by_reason) || by_reason != by_host)
             .then(|| format!("denied in all {total:?}, by reason {by_reason}, by host {by_host}"))
     }
+}
+
+fn are_as_wanted(found: &[String], wanted: &[String]) -> bool {
+    found.len() == wanted.len()
+        && found.iter().zip(wanted).all(|(found, wanted)| {
+            let mut pairs = found.split(' ').zip(wanted.split(' '));
+            pairs.all(|(found, wanted)| found == wanted || (wanted == "*" && found != "0"))
+        })
 }
 
 fn denied(line: &Value) -> Vec<String> {
@@ -192,6 +214,22 @@ mod tests {
     #[test]
     fn a_line_that_says_it_all_has_no_differences() {
         assert_eq!(expected().differences(Subnet::new(1), &line()), [""; 0]);
+    }
+
+    #[test]
+    fn a_count_that_is_a_client_s_own_affair_is_any_but_zero() {
+        let of = |denied: &str, allowed: &str| {
+            let denied = vec!["[{v6}::66]:9/udp packet 1".to_owned(), denied.to_owned()];
+            let expected = Expected::complete(denied, vec![allowed.to_owned()]);
+            expected.differences(Subnet::new(1), &line()).len()
+        };
+        assert_eq!(of("b.test:443/tcp not_allowed *", "a.test:443 * *"), 0);
+        assert_eq!(of("b.test:443/tcp * 2", "a.test:443 2 1"), 0);
+        assert_eq!(of("c.test:443/tcp not_allowed *", "a.test:443 * 0"), 2);
+        let mut none = line();
+        none["egress_hosts"][0]["failures"] = json!(0);
+        let down = Expected::complete(expected().denied, vec!["a.test:443 * *".to_owned()]);
+        assert_ne!(down.differences(Subnet::new(1), &none), [""; 0]);
     }
 
     #[test]

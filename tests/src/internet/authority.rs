@@ -16,8 +16,17 @@ use rustls::{
 pub(crate) struct Authority {
     /// The root, in PEM.
     pub(crate) root: String,
-    /// What an origin answers a handshake with.
-    pub(crate) server: Arc<ServerConfig>,
+    /// What origins answer a handshake with.
+    pub(crate) identity: Identity,
+}
+
+/// The one certificate, for servers of either kind.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    /// Of HTTP/1.1, which say nothing of protocols.
+    pub(crate) http: Arc<ServerConfig>,
+    /// Of HTTP/2, which is agreed upon in the handshake (RFC 9113 §3.2).
+    pub(crate) http2: Arc<ServerConfig>,
 }
 
 impl Authority {
@@ -34,13 +43,18 @@ impl Authority {
         let leaf = CertificateParams::new(names)?.signed_by(&leaf_key, &issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(leaf_key.serialize_der()));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let server = ServerConfig::builder_with_provider(provider)
+        let http = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
             .with_single_cert(vec![leaf.der().clone()], key)?;
+        let mut http2 = http.clone();
+        http2.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Self {
             root: certificate.pem(),
-            server: Arc::new(server),
+            identity: Identity {
+                http: Arc::new(http),
+                http2: Arc::new(http2),
+            },
         })
     }
 }

@@ -1,18 +1,18 @@
 //! The servers of the fake internet. Each writes down what it was asked before it answers.
 
+mod calls;
+mod content;
+mod shell;
+
 use std::{
     convert::Infallible,
     sync::{Arc, Mutex},
 };
 
 use anyhow::Context;
-use http_body_util::Full;
 use hyper::{
-    Request, Response,
-    body::{Bytes, Incoming},
-    header::HOST,
-    server::conn::http1,
-    service::service_fn,
+    Request, StatusCode, body::Incoming, header::HOST, server::conn::http1, service::service_fn,
+    upgrade,
 };
 use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
@@ -21,9 +21,9 @@ use tokio::{
     net::{TcpListener, TcpStream},
     task::JoinSet,
 };
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::plan::Service;
+use super::{authority::Identity, plan::Service, site::Site};
 
 /// The requests that all origins of one internet served, in the order in which they came:
 /// `ORIGIN:PORT METHOD scheme://HOST/path`, or `ORIGIN:PORT tcp` for a bare connection.
@@ -51,7 +51,8 @@ pub(crate) struct Origin {
     /// `name:port`.
     pub(crate) place: String,
     pub(crate) service: Service,
-    pub(crate) tls: Arc<ServerConfig>,
+    pub(crate) identity: Identity,
+    pub(crate) site: Arc<Site>,
     pub(crate) visits: Visits,
 }
 
@@ -68,11 +69,20 @@ impl Origin {
     async fn converse(self, mut stream: TcpStream) -> anyhow::Result<()> {
         match self.service {
             Service::Tls => {
-                let stream = TlsAcceptor::from(Arc::clone(&self.tls))
-                    .accept(stream)
-                    .await?;
+                let stream = accept(&self.identity.http, stream).await?;
                 let sni = stream.get_ref().1.server_name().map(str::to_owned);
                 self.converse_http(stream, "https", sni).await
+            }
+            Service::Grpc => {
+                let stream = accept(&self.identity.http2, stream).await?;
+                calls::serve(stream, |call| {
+                    self.visits.add(format!("{} grpc {call}", self.place));
+                })
+                .await
+            }
+            Service::Ssh => {
+                self.visits.add(format!("{} ssh", self.place));
+                shell::serve(stream, &self.site).await
             }
             Service::Http => self.converse_http(stream, "http", None).await,
             Service::Tcp => {
@@ -87,19 +97,30 @@ impl Origin {
 
     async fn converse_http(
         self,
-        stream: impl AsyncRead + AsyncWrite + Unpin,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         scheme: &str,
         sni: Option<String>,
     ) -> anyhow::Result<()> {
+        let opened = Mutex::new(None);
         let respond = service_fn(|request: Request<Incoming>| {
             let visit = self.describe(&request, scheme, sni.as_deref());
             self.visits.add(visit.clone());
-            let body = Full::new(Bytes::from(format!("served {visit}\n")));
-            async move { Ok::<_, Infallible>(Response::new(body)) }
+            let response = content::respond(&request, &visit, &self.site);
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS
+                && let Ok(mut opened) = opened.lock()
+            {
+                *opened = Some(upgrade::on(request));
+            }
+            async move { Ok::<_, Infallible>(response) }
         });
-        Ok(http1::Builder::new()
+        http1::Builder::new()
             .serve_connection(TokioIo::new(stream), respond)
-            .await?)
+            .with_upgrades()
+            .await?;
+        match opened.into_inner() {
+            Ok(Some(opened)) => content::echo(opened).await,
+            Ok(None) | Err(_) => Ok(()),
+        }
     }
 
     /// The SNI is told only where it is not the host: that is what a test would look for.
@@ -121,4 +142,14 @@ impl Origin {
             Some(_) | None => line,
         }
     }
+}
+
+async fn accept(
+    identity: &Arc<ServerConfig>,
+    stream: TcpStream,
+) -> anyhow::Result<TlsStream<TcpStream>> {
+    TlsAcceptor::from(Arc::clone(identity))
+        .accept(stream)
+        .await
+        .context("accept a TLS handshake")
 }

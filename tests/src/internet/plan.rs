@@ -88,6 +88,10 @@ impl Subnet {
 pub(crate) enum Service {
     Tls,
     Http,
+    /// Calls that are answered with what they said, over TLS.
+    Grpc,
+    /// Whatever the site hands connections to; see [`Site`](super::Site).
+    Ssh,
     /// A banner first, then an echo: what an SSH server looks like from afar.
     Tcp,
 }
@@ -113,6 +117,10 @@ pub(crate) struct Host {
     tls: Vec<u16>,
     #[serde(default)]
     http: Vec<u16>,
+    #[serde(default)]
+    grpc: Vec<u16>,
+    #[serde(default)]
+    ssh: Vec<u16>,
     #[serde(default)]
     tcp: Vec<u16>,
 }
@@ -195,17 +203,15 @@ impl Host {
     }
 
     pub(crate) fn services(&self) -> impl Iterator<Item = (u16, Service)> {
-        let of = |ports: &[u16], service| {
-            ports
-                .iter()
-                .map(move |port| (*port, service))
-                .collect::<Vec<_>>()
-        };
-        let tls = of(&self.tls, Service::Tls);
-        let http = of(&self.http, Service::Http);
-        tls.into_iter()
-            .chain(http)
-            .chain(of(&self.tcp, Service::Tcp))
+        [
+            (&self.tls, Service::Tls),
+            (&self.http, Service::Http),
+            (&self.grpc, Service::Grpc),
+            (&self.ssh, Service::Ssh),
+            (&self.tcp, Service::Tcp),
+        ]
+        .into_iter()
+        .flat_map(|(ports, service)| ports.iter().map(move |port| (*port, service)))
     }
 }
 
