@@ -47,6 +47,8 @@ pub enum Verb {
     Suggest(SuggestArgs),
     /// Check that the session log is what was written
     Verify(VerifyArgs),
+    /// Try whether this host can deliver what `run` promises
+    Doctor(DoctorArgs),
     /// Make a pair of keys for signing checkpoints of the log
     Keygen(KeygenArgs),
     /// Print the completions of a shell
@@ -190,6 +192,27 @@ pub struct ExplainArgs {
     /// Print the answer as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exits with 0 if runs can have what they are promised, and with 1 if not.")]
+pub struct DoctorArgs {
+    /// Container engine [default: the first that answers]
+    #[arg(long, value_enum)]
+    pub engine: Option<EngineKind>,
+    /// OCI runtime, of those that the engine knows
+    #[arg(long)]
+    pub runtime: Option<String>,
+    /// Image to try
+    #[arg(long, default_value = "sandbox-egress/base")]
+    pub image: String,
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Where the session log is kept
+    #[command(flatten)]
+    pub audit: AuditArgs,
 }
 
 /// Options of `completions`.

@@ -47,6 +47,9 @@ fn main() -> ExitCode {
         Verb::Verify(args) => view::verify(&args, &environment)
             .map(|is_sound| if is_sound { 0 } else { FOUND })
             .map_err(|error| of_view(&error)),
+        Verb::Doctor(args) => view::doctor(&args, &environment)
+            .map(|is_able| if is_able { 0 } else { FOUND })
+            .map_err(|error| of_view(&error)),
         Verb::Keygen(args) => seen(view::keygen(&args)),
         Verb::Completions(args) => printed(manual::completions(&args)),
         Verb::Man(args) => printed(manual::man(&args)),

@@ -3,6 +3,7 @@
 mod ago;
 mod coverage;
 mod denials;
+mod doctor;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -27,6 +28,7 @@ use serde_json::Value;
 
 pub use coverage::{Blank, blanks};
 pub use denials::denials;
+pub use doctor::doctor;
 pub use list::list;
 pub use show::show;
 pub use suggest::suggest;

@@ -8,7 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
-use host_collector::channel::{Attendance, Channel, Terms};
+use host_collector::{
+    channel::{Attendance, Channel, Terms},
+    session::{self, Session},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -19,6 +22,7 @@ use crate::{
     namespace::Namespace,
     process::{Finished, Running},
     programs::{Programs, open_to, public_directory},
+    schema,
 };
 
 const PASSWD: &str = "\
@@ -70,6 +74,7 @@ impl Lab {
         let running = guest.start(env.chain(case.env(subnet)), case.command(subnet))?;
         let (finished, attendance) = attend(channel, running)?;
         let account = self.internet.account()?;
+        schema::check(&serde_json::to_value(recorded(&attendance))?)?;
         let line = attendance.was_launched().then(|| line(&attendance));
         case.check(
             subnet,
@@ -110,6 +115,24 @@ fn attend(channel: Channel, running: Running) -> anyhow::Result<(Finished, Atten
         .join()
         .map_err(|_| anyhow!("the listener panicked"))??;
     Ok((finished?, attendance))
+}
+
+/// The session line that the collector would write, as far as it depends on what it heard.
+fn recorded(attendance: &Attendance) -> Session {
+    Session {
+        v: Some(session::VERSION),
+        time: "2026-01-31T12:00:00.000Z".to_owned(),
+        host: Some("lab".to_owned()),
+        run_id: Some("0123456789abcdef01234567".to_owned()),
+        launch: session::Launched {
+            engine: Some("docker".to_owned()),
+            network: Some("allowlist".to_owned()),
+            ..session::Launched::default()
+        },
+        finished: Some(true),
+        network: session::Network::of(attendance),
+        ..Session::default()
+    }
 }
 
 /// What the collector heard, under the names that a session line has for it.

@@ -16,6 +16,7 @@ use crate::{
     namespace::unique,
     process::{Running, output_of},
     programs::{Programs, open_to, public_directory},
+    schema,
 };
 
 /// The image that the cases run in.
@@ -277,6 +278,7 @@ impl Files {
         if lines.next().is_some() {
             bail!("one run wrote several lines: {log}");
         }
+        line.as_ref().map(schema::check).transpose()?;
         Ok(line)
     }
 }

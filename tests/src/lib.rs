@@ -11,4 +11,5 @@ pub mod pool;
 pub mod process;
 pub mod programs;
 pub mod record;
+pub mod schema;
 pub mod terminal;

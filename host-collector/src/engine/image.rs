@@ -83,6 +83,20 @@ impl Engine {
         }
     }
 
+    /// Whether an image is here, without fetching it.
+    pub async fn holds(&self, name: &str) -> bool {
+        self.inspect_image(name).await.is_ok()
+    }
+
+    /// Starts a container of an image that does nothing, and waits for its end.
+    pub async fn starts(&self, image: &str, runtime: Option<&str>) -> Result<(), EngineError> {
+        let runtime = runtime.map(|runtime| ["--runtime", runtime]);
+        let start = ["run", "--rm", "--pull", "never", "--network", "none"];
+        let nothing = ["--entrypoint", "true", "--", image];
+        let arguments = start.into_iter().chain(runtime.into_iter().flatten());
+        self.ask("run", arguments.chain(nothing)).await.map(drop)
+    }
+
     /// Whether an image has a file, found out with a container that is never started.
     pub async fn has_file(&self, image: &str, path: &str) -> Result<bool, EngineError> {
         let create = [
@@ -185,6 +199,25 @@ mod tests {
                 "{program}"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn an_image_that_is_not_here_is_not_fetched() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), "[ \"$1\" = version ]").await;
+        assert!(!engine.holds("img").await);
+        assert!(!calls(dir.path()).contains("pull"), "{}", calls(dir.path()));
+    }
+
+    #[tokio::test]
+    async fn a_start_does_nothing_without_a_network_and_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), "[ \"$1\" = version ] || [ \"$7\" = --runtime ]").await;
+        assert!(engine.starts("img", None).await.is_err());
+        engine.starts("img", Some("runsc")).await.unwrap();
+        let expected = "run --rm --pull never --network none --entrypoint true -- img\n\
+                        run --rm --pull never --network none --runtime runsc --entrypoint true -- img\n";
+        assert_eq!(calls(dir.path()), expected);
     }
 
     #[tokio::test]

@@ -196,7 +196,7 @@ case "$1" in
             esac
             shift
         done
-        echo the-container >"$cidfile"
+        [ -z "$cidfile" ] || echo the-container >"$cidfile"
         touch made
         # The lock is held for as long as the container runs, and its waiters wait for that.
         if [ -z "$detach" ]; then

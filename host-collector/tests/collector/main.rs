@@ -9,6 +9,7 @@
 mod channel;
 mod container;
 mod detached;
+mod doctor;
 mod engine;
 mod explain;
 mod faults;
