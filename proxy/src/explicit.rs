@@ -14,6 +14,7 @@ use crate::{
     head::{Framing, Head},
     negotiation,
     proxy::{Proxy, require},
+    redirect,
     refusal::{Refusal, Refused},
     route::Route,
     socks,
@@ -57,6 +58,7 @@ async fn tunnel(client: &mut Client, proxy: &Proxy) -> Option<Stream> {
     };
     match opened {
         Opened::FarEnd(permit, upstream) => tunnel::open(client, upstream, permit, proxy).await,
+        Opened::Unnamed(dialled) => redirect::admitted(client, dialled, proxy).await,
         Opened::Window => {
             tunnel::to_window(client, proxy).await;
             None

@@ -78,8 +78,25 @@ async fn negotiate(client: &mut Client, proxy: &Proxy) -> Result<Opened, Stop> {
         let answer = answer::socks(&refused.refusal).to_bytes().to_vec();
         Stop::Refused(refused, answer)
     };
-    let destination = destination(&request).map_err(refused)?;
-    tunnel::reach(&destination, proxy).await.map_err(refused)
+    reach(&request, proxy).await.map_err(refused)
+}
+
+/// Where a request leads to. A client that resolved a name itself asks for an address which no entry
+/// knows; where streams name their host, what it wants is read there, as from a redirected one.
+async fn reach(request: &Request, proxy: &Proxy) -> Result<Opened, Refused> {
+    let destination = destination(request)?;
+    let reached = tunnel::reach(&destination, proxy).await;
+    match request.address {
+        Address::Ip(address) if proxy.stream_ports.contains(&request.port) => {
+            reached.or_else(|refused| match refused.refusal.reason() {
+                Some(DenyReason::AddressLiteral) => Ok(Opened::Unnamed(
+                    (address.to_canonical(), request.port).into(),
+                )),
+                Some(_) | None => Err(refused),
+            })
+        }
+        Address::Ip(_) | Address::Domain(_) => reached,
+    }
 }
 
 /// Takes one message off what the client sends; what follows it stays pending.

@@ -39,7 +39,11 @@ pub(crate) async fn serve(mut client: Client, dialled: SocketAddr, proxy: &Proxy
 }
 
 /// Serves a connection until all that is left to do is to relay it; `None` if that is nothing.
-async fn admitted(client: &mut Client, dialled: SocketAddr, proxy: &Proxy) -> Option<Stream> {
+pub(crate) async fn admitted(
+    client: &mut Client,
+    dialled: SocketAddr,
+    proxy: &Proxy,
+) -> Option<Stream> {
     let address_permit = proxy.decide(&by_address(dialled));
     let opaque = address_permit
         .as_ref()

@@ -4,6 +4,8 @@
 //! Without this, a client that was let through to one host could ask the far end for another that
 //! lives at the same address.
 
+use std::net::SocketAddr;
+
 use policy::{Denial, DenyReason, Destination, Host, HostName, Permit, StreamKind};
 use tokio::net::TcpStream;
 
@@ -27,6 +29,8 @@ use crate::{
 /// What a tunnel leads to.
 pub(crate) enum Opened {
     FarEnd(Permit, TcpStream),
+    /// To whoever its first bytes name: the client, which resolved a name itself, said only this.
+    Unnamed(SocketAddr),
     /// Some clients ask for a tunnel whatever they want.
     Window,
 }

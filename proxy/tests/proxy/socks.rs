@@ -236,6 +236,58 @@ fn requests_are_held_to_the_host_that_was_asked_for() {
 }
 
 #[test]
+fn a_client_that_resolved_a_name_itself_is_judged_by_the_name_on_its_stream() {
+    let identity = Identity::of("origin.test");
+    let origin = identity.origin();
+    let proxy = Proxy::start(&[&rule(&origin, "tls")]);
+    // Nobody is there: what is dialled is the name's own address.
+    let request = to_address([192, 0, 2, 9].into(), origin.port());
+    let client = connected(&proxy, &request);
+    assert_eq!(identity.greeting("origin.test", client.0), "welcome");
+    let mut client = connected(&proxy, &request);
+    client.send(tls::hello("other.test"));
+    assert_eq!(client.rest(), ACCESS_DENIED);
+    let mut client = connected(&proxy, &request);
+    client.send("SSH-2.0-x\r\n");
+    assert_eq!(client.rest(), b"");
+    let port = origin.port();
+    let (other, unnamed) = (format!("other.test:{port}"), format!("192.0.2.9:{port}"));
+    let sums = proxy.finish();
+    assert_eq!(
+        sums.denials(),
+        [
+            (unnamed.as_str(), DenyReason::NoName, 1),
+            (other.as_str(), DenyReason::NotAllowed, 1)
+        ]
+    );
+    let reached: Vec<_> = sums.allowed.into_keys().collect();
+    assert_eq!(reached, [authority(&origin)]);
+}
+
+#[test]
+fn requests_of_a_client_that_resolved_a_name_itself_are_judged_by_their_host() {
+    let origin = Origin::http();
+    let proxy = Proxy::start(&[&rule(&origin, "http")]);
+    let mut client = connected(&proxy, &to_address([192, 0, 2, 9].into(), origin.port()));
+    let host = authority(&origin);
+    let response = client.request(&format!("GET /one HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    assert!(response.body.starts_with("GET /one "), "{response:?}");
+    let other = format!("other.test:{}", origin.port());
+    let response = client.request(&format!("GET /two HTTP/1.1\r\nHost: {other}\r\n\r\n"));
+    assert!(
+        response
+            .head
+            .starts_with("HTTP/1.1 403 egress denied: not_allowed\r\n"),
+        "{response:?}"
+    );
+    assert!(!origin.received().contains("/two"));
+    assert_eq!(
+        proxy.finish().denials(),
+        [(other.as_str(), DenyReason::NotAllowed, 1)]
+    );
+}
+
+#[test]
 fn the_guests_window_is_there_too() {
     let proxy = Proxy::start(&["origin.test"]);
     let mut client = connected(&proxy, &to_name("egress.sandbox", 80));
