@@ -77,6 +77,31 @@ pub(crate) fn http(refused: &Refused, manner: Manner) -> Vec<u8> {
     response
 }
 
+/// The end of the connection to a client that speaks HTTP/2: what a server must say first, and a
+/// `GOAWAY` that asks for HTTP/1.1 and carries the words (RFC 9113 §3.4, §6.8). Of text in HTTP/1
+/// such clients show only that it is no frame.
+pub(crate) fn http2(refusal: &Refusal) -> Vec<u8> {
+    let reason = refusal.reason().map_or("failed", DenyReason::as_str);
+    let mut words = format!(
+        "egress denied: {reason}: {}",
+        refusal.hint().unwrap_or_default()
+    );
+    words.truncate(words.floor_char_boundary(MAX_DEBUG_DATA));
+    let mut frames = frame_head(SETTINGS, 0).to_vec();
+    frames.extend(frame_head(GOAWAY, 8 + words.len()));
+    // No stream was taken on.
+    frames.extend(0_u32.to_be_bytes());
+    frames.extend(HTTP_1_1_REQUIRED.to_be_bytes());
+    frames.extend(words.into_bytes());
+    frames
+}
+
+/// What precedes a frame of the connection itself, without flags (RFC 9113 §4.1).
+fn frame_head(of: u8, length: usize) -> [u8; 9] {
+    let [.., high, middle, low] = length.to_be_bytes();
+    [high, middle, low, of, 0, 0, 0, 0, 0]
+}
+
 /// The fatal alert to a client that speaks TLS, in a record of its own (RFC 8446 §6).
 pub(crate) fn tls_alert(reason: DenyReason) -> [u8; 7] {
     let description = if reason == DenyReason::NoName {
@@ -248,6 +273,11 @@ impl Shown {
 }
 
 const LAYER: &str = "sandbox-egress";
+/// Types of frames, an error code, and how much is said in a frame (RFC 9113 §6, §7).
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+const HTTP_1_1_REQUIRED: u32 = 13;
+const MAX_DEBUG_DATA: usize = 512;
 const ALERT_RECORD: u8 = 21;
 const FATAL: u8 = 2;
 const ACCESS_DENIED: u8 = 49;
@@ -277,6 +307,19 @@ mod tests {
         let text = String::from_utf8(http(refused, manner)).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
         (head.to_owned(), body.to_owned())
+    }
+
+    #[test]
+    fn a_client_that_speaks_http_2_is_told_to_speak_1_1_and_why() {
+        let words = "é".repeat(MAX_DEBUG_DATA);
+        let frames = http2(&Refusal::Unclear(words));
+        assert_eq!(frames[..9], [0, 0, 0, 4, 0, 0, 0, 0, 0]);
+        let (head, body) = frames[9..].split_at(9);
+        assert_eq!(head, [0, 2, 8, GOAWAY, 0, 0, 0, 0, 0]);
+        assert_eq!(body.len(), 0x208);
+        assert_eq!(body[..8], [0, 0, 0, 0, 0, 0, 0, 13]);
+        assert!(body[8..].starts_with(b"egress denied: malformed: "));
+        std::str::from_utf8(&body[8..]).unwrap();
     }
 
     #[test]

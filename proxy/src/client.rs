@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::{
     account::Flow,
-    head::{Head, HeadError},
+    head::{Head, HeadError, MAX_HEAD},
     spoken::Spoken,
 };
 
@@ -57,9 +57,18 @@ impl Client {
             return Ok(None);
         }
         let deadline = Instant::now() + SPEAK_FIRST;
-        let mut tried = 0;
+        let (mut tried, mut blank) = (0, 0);
         loop {
-            if self.worth_parsing(tried) {
+            // Lines that are empty are let pass before a request (RFC 9112 §2.2), and taken off, or
+            // one after the other would have all before it read again.
+            while self.pending.starts_with(b"\r\n") {
+                self.pending.advance(2);
+                (tried, blank) = (0, blank + 2);
+            }
+            if blank > MAX_HEAD {
+                return Err(HeadError::TooLong.into());
+            }
+            if !self.pending.is_empty() && self.worth_parsing(tried) {
                 tried = self.pending.len();
                 if let Some((head, length)) = Head::parse(&self.pending)? {
                     self.pending.advance(length);
@@ -228,6 +237,33 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn empty_lines_before_a_request_pass_in_whatever_pieces_and_not_without_end() {
+        let (mut client, mut guest) = Client::pair().await;
+        let sending = async {
+            for piece in [
+                &b"\r"[..],
+                b"\n\r",
+                b"\n",
+                b"\r\nGET / HTTP/1.1\r\n",
+                b"\r\n",
+            ] {
+                guest.write_all(piece).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        let (head, ()) = soon(async { tokio::join!(client.head(SPEAK_FIRST), sending) }).await;
+        assert_eq!(head.unwrap().unwrap().target, "/");
+        let (mut client, mut guest) = Client::pair().await;
+        let lines = b"\r\n".repeat(MAX_HEAD);
+        let sending = async { guest.write_all(&lines).await };
+        let (head, _) = soon(async { tokio::join!(client.head(SPEAK_FIRST), sending) }).await;
+        assert!(
+            matches!(head.unwrap_err(), Unheard::Head(HeadError::TooLong)),
+            "without end"
+        );
+    }
 
     #[tokio::test]
     async fn a_head_leaves_what_follows_it_pending() {

@@ -13,7 +13,7 @@ use crate::{
     body::{BodyError, Feed, RequestBody},
     client::{BETWEEN_REQUESTS, Client, SPEAK_FIRST, Unheard},
     exchange::Exchange,
-    head::{Framing, Head},
+    head::{Framing, Head, HeadError},
     incoming::{self, Requester},
     interim::Interims,
     outgoing,
@@ -120,8 +120,13 @@ impl<'p> Forwarder<'p> {
                     refusal,
                 };
                 self.proxy.record(&refused);
+                let answer = if error == HeadError::Http2 {
+                    answer::http2(&refused.refusal)
+                } else {
+                    answer::http(&refused, answer::LAST)
+                };
                 // Whether it could be told or not, the connection ends.
-                let _ = client.send(&answer::http(&refused, answer::LAST)).await;
+                let _ = client.send(&answer).await;
                 None
             }
         }

@@ -195,7 +195,6 @@ fn what_is_no_request_to_forward_is_told_what_to_do() {
             "GET / HTTP/1.1\r\nHost: origin.test\r\n\r\n",
             "this is a proxy",
         ),
-        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2"),
         (
             "GET http://origin.test/#x HTTP/1.1\r\nHost: origin.test\r\n\r\n",
             "this is a proxy",
@@ -208,6 +207,11 @@ fn what_is_no_request_to_forward_is_told_what_to_do() {
         );
         assert!(response.body.contains(words), "{request:?}: {response:?}");
     }
+    let mut client = proxy.client();
+    client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    let told = client.rest();
+    assert!(told.starts_with(&[0, 0, 0, 4]), "{told:?}");
+    assert!(String::from_utf8_lossy(&told).contains("HTTP/2 without TLS is not passed on"));
     let response = proxy
         .client()
         .request("GET http://user@origin.test/ HTTP/1.1\r\nHost: origin.test\r\n\r\n");
