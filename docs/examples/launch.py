@@ -30,5 +30,12 @@ container = subprocess.run(
 line = host_collector(
     "finish", run["run_id"], "--exit-code", str(container.returncode)
 )
+# The container is the launcher's: what is of interest in it can be looked at before this.
+label = "label=sandbox-egress.run=" + run["run_id"]
+found = subprocess.run(
+    [run["engine"], "ps", "--all", "--quiet", "--filter", label], stdout=subprocess.PIPE
+)
+for container_id in found.stdout.decode().split():
+    subprocess.run([run["engine"], "rm", container_id], stdout=subprocess.DEVNULL)
 print(json.dumps(line, indent=2), file=sys.stderr)
 sys.exit(container.returncode)

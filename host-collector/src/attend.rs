@@ -85,7 +85,8 @@ impl<'a> Attending<'a> {
         {
             conclusion = Conclusion::NoRun(self.last_words(&driven, code).await);
         }
-        if let Some(id) = driven.container.clone() {
+        let is_ours = self.registration.launcher == Launcher::Ours;
+        if let Some(id) = driven.container.clone().filter(|_| is_ours) {
             // If it cannot be removed it stays behind, named by its label: the run is over.
             let _ = self.engine.container(id).remove().await;
         }
@@ -125,6 +126,10 @@ impl<'a> Attending<'a> {
             watched
         };
         let both = async { tokio::join!(attended, watched) };
+        let launched = async {
+            record::note_launch(self.run_dir.path());
+            launched.await;
+        };
         let (attendance, watched) = with(both, &seen, launched).await;
         let finish = Finish::read(self.run_dir.path());
         watched.driven(self.registration, attendance, finish)
@@ -142,7 +147,9 @@ impl<'a> Attending<'a> {
     }
 
     fn conclude(&self, driven: &Driven) -> Conclusion {
-        if !outcome::was_launched(driven, self.registration.report_is_required) {
+        // Another collector may have seen what is not to be seen any more.
+        let was_seen = record::was_launched(self.run_dir.path());
+        if !was_seen && !outcome::was_launched(driven, self.registration.report_is_required) {
             return Conclusion::NoRun(outcome::refusal(driven, self.registration));
         }
         let session = outcome::session(driven, self.registration);

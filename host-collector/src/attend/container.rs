@@ -66,6 +66,15 @@ pub(super) struct Followed<'a> {
     container: Container<'a>,
 }
 
+/// What was seen of a container's life.
+#[derive(Debug, Default)]
+pub(super) struct Life {
+    /// What the engine says of it at its end; nothing if it is gone.
+    pub(super) state: Option<State>,
+    /// What it said while it ran.
+    pub(super) running: Option<State>,
+}
+
 /// What is to be done about a container.
 enum Next {
     /// It has ended, or will never run.
@@ -90,16 +99,20 @@ impl<'a> Followed<'a> {
     /// Waits until it has ended; `started` is told when it runs, or has run.
     ///
     /// Cancelled, it has done nothing.
-    pub(super) async fn ended(&self, started: &impl Fn()) -> Option<State> {
-        let (mut unanswered, mut waited) = (0, false);
+    pub(super) async fn ended(&self, started: &impl Fn()) -> Life {
+        let (mut unanswered, mut waited, mut running) = (0, false, None);
         loop {
             let state = self.container.state().await;
             if state.as_ref().is_ok_and(State::was_started) {
                 started();
             }
             unanswered = if state.is_ok() { 0 } else { unanswered + 1 };
-            match self.next(state.ok(), unanswered).await {
-                Next::Over(state) => return state,
+            let state = state.ok();
+            if let Some(state) = state.as_ref().filter(|state| state.is_running()) {
+                running = Some(state.clone());
+            }
+            match self.next(state, unanswered).await {
+                Next::Over(state) => return Life { state, running },
                 Next::Wait => {
                     // It returned early: the engine is started anew, or does not answer.
                     if waited {
@@ -191,8 +204,8 @@ mod tests {
         };
         let started = Cell::new(false);
         let followed = Followed::of(place, engine.container("abc".into()));
-        let state = followed.ended(&|| started.set(true)).await;
-        (state, started.get())
+        let life = followed.ended(&|| started.set(true)).await;
+        (life.state, started.get())
     }
 
     #[tokio::test]
@@ -218,6 +231,26 @@ mod tests {
         let engine = engine(dir.path(), MADE, ENDED).await;
         let (state, started) = end_of(dir.path(), &engine, false).await;
         assert_eq!((state.unwrap().was_started(), started), (false, false));
+    }
+
+    #[tokio::test]
+    async fn of_one_that_is_removed_at_its_end_it_is_known_that_it_ran() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(cidfile(dir.path()), "abc").unwrap();
+        let script = format!(
+            "cd '{}'; case $1 in container) [ ! -e gone ] && echo '{RUNNING}' ;; wait) touch gone ;; esac",
+            dir.path().display()
+        );
+        let engine = docker(dir.path(), &script).await;
+        let registration = registration(false);
+        let place = Place {
+            engine: &engine,
+            run_dir: dir.path(),
+            registration: &registration,
+        };
+        let followed = Followed::of(place, engine.container("abc".into()));
+        let life = followed.ended(&|| {}).await;
+        assert!(life.state.is_none() && life.running.unwrap().is_running());
     }
 
     #[tokio::test]

@@ -11,6 +11,16 @@ use crate::{
     session::Session,
 };
 
+/// Notes that the guest was started, for the collector that comes after this one.
+pub(super) fn note_launch(run_dir: &Path) {
+    mark(run_dir, LAUNCHED);
+}
+
+/// Whether a collector has seen the guest started.
+pub(super) fn was_launched(run_dir: &Path) -> bool {
+    run_dir.join(LAUNCHED).exists()
+}
+
 /// Writes the line of a launch, unless that was tried before: it says nothing that the line of the
 /// end does not.
 pub(super) fn at_launch(run_dir: &Path, registration: &Registration) -> Result<(), LogError> {
@@ -47,6 +57,8 @@ fn is_in_log(dir: &Path, run_id: &str) -> bool {
         entry.session.run_id.as_deref() == Some(run_id) && entry.session.finished == Some(true)
     })
 }
+
+const LAUNCHED: &str = "launched";
 
 fn audit_dir(registration: &Registration) -> Result<PathBuf, LogError> {
     registration.audit_dir.clone().ok_or(LogError::Nowhere)
@@ -97,6 +109,15 @@ mod tests {
         };
         at_end(run.path(), &registration, &end, None).unwrap();
         assert_eq!(lines(audit.path()), [Some(true)]);
+    }
+
+    #[test]
+    fn what_one_collector_has_seen_the_next_one_knows() {
+        let run = tempfile::tempdir().unwrap();
+        assert!(!was_launched(run.path()));
+        note_launch(run.path());
+        note_launch(run.path());
+        assert!(was_launched(run.path()));
     }
 
     #[test]

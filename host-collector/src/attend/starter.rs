@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use tokio::process::Child;
 
 use super::{
-    container::{By, Followed, Found},
+    container::{By, Followed, Found, Life},
     driven::Watched,
     finish::Finish,
     registration::{Launcher, Registration},
@@ -48,10 +48,10 @@ impl Starter<'_> {
             Self::Another => match appear(place).await {
                 Found::There(container) => {
                     let followed = Followed::of(place, container);
-                    let state = followed.ended(&started).await;
-                    last_word(place, followed.container(), state).await
+                    let life = followed.ended(&started).await;
+                    last_word(place, followed.container(), life).await
                 }
-                Found::Gone(container) => last_word(place, container, None).await,
+                Found::Gone(container) => last_word(place, container, Life::default()).await,
                 Found::NotYet => Watched::default(),
             },
         }
@@ -82,7 +82,7 @@ async fn wait_for_client(
         let followed = Followed::of(place, container);
         watched.state = loop {
             tokio::select! {
-                state = followed.ended(&started) => break state,
+                life = followed.ended(&started) => break life.state,
                 signal = signals.next() => signal.send(Some(followed.container()), None).await,
             }
         };
@@ -116,8 +116,9 @@ async fn appear(place: Place<'_>) -> Found<'_> {
 }
 
 /// Where the engine cannot tell how a container ended, its launcher may be about to.
-async fn last_word(place: Place<'_>, container: Container<'_>, state: Option<State>) -> Watched {
-    let is_known = state.as_ref().and_then(State::exit_code).is_some();
+async fn last_word(place: Place<'_>, container: Container<'_>, life: Life) -> Watched {
+    let gone_at = Timestamp::now();
+    let is_known = life.state.as_ref().and_then(State::exit_code).is_some();
     if place.registration.launcher != Launcher::Ours && !is_known {
         let told = async {
             while Finish::read(place.run_dir).is_none() {
@@ -128,9 +129,20 @@ async fn last_word(place: Place<'_>, container: Container<'_>, state: Option<Sta
     }
     Watched {
         container: Some(container.id().to_owned()),
-        state,
+        seen: seen(&life, gone_at),
+        state: life.state,
         ..Watched::default()
     }
+}
+
+/// The times of a container that ran when it was looked at and was gone when its end was waited for.
+fn seen(life: &Life, gone_at: Timestamp) -> Option<(Timestamp, Timestamp, Duration)> {
+    let launched = life.running.as_ref()?.started_at()?;
+    if life.state.is_some() {
+        return None;
+    }
+    let duration = Duration::try_from(gone_at.duration_since(launched)).ok()?;
+    Some((launched, gone_at, duration))
 }
 
 /// The container whose id the engine has written down.

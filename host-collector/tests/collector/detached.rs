@@ -8,6 +8,7 @@ use std::{
 };
 
 use report::Body;
+use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
@@ -282,6 +283,36 @@ fn two_that_recover_at_once_leave_one_line() {
     assert_eq!((host.log().len(), host.runs().len()), (1, 0));
 }
 
+#[test]
+fn a_run_that_was_seen_to_begin_has_an_end_though_its_container_is_gone() {
+    let host = Host::new();
+    host.container("cat hold", &ended(5));
+    let launched = host.does(&["run", "-d", "--network", "none", "img"]);
+    let [pid] = attenders(&host)[..] else {
+        panic!("{launched:?}")
+    };
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    host.released(launched.stdout.trim_end());
+    host.release();
+    rustix::fs::flock(
+        fs::File::create(host.path("running")).unwrap(),
+        FlockOperation::LockShared,
+    )
+    .unwrap();
+    let docker = fs::read_to_string(host.path("bin/docker")).unwrap();
+    let gone = docker.replacen("    container)", "    container) exit 1 ;;\n    gone)", 1);
+    crate::engine::executable(
+        &host.path("bin/docker"),
+        &gone.replacen("    ps)", "    ps) ;;\n    px)", 1),
+    );
+    let line = line_of(&host.does(&["finish", launched.stdout.trim_end()]));
+    assert_eq!(
+        (&line["finished"], &line["exit_code"]),
+        (&true.into(), &Value::Null)
+    );
+    assert_eq!(host.log().len(), 2);
+}
+
 /// What `prepare` printed, as the launcher's command.
 fn launcher(host: &Host, prepared: &Value) -> Command {
     let mut command = host.collector(&[]);
@@ -351,6 +382,12 @@ fn a_run_that_another_program_launches_is_recorded_as_if_it_were_ours() {
         (&"robot".into(), &3.into())
     );
     assert_eq!((host.log().len(), host.runs().len()), (1, 0));
+    // The container is its launcher's, to look into and to remove.
+    assert!(
+        !host.calls().contains("rm --force the-container"),
+        "{}",
+        host.calls()
+    );
     // Who asks again, or late, gets the same.
     assert_eq!(line_of(&host.does(&["finish", &run[..8]])), line);
 }

@@ -90,6 +90,16 @@ impl<'a> Stage<'a> {
         fs::write(self.fifo("go"), "go\n").context("let the guest go on")
     }
 
+    /// Waits until the collector has stored something.
+    fn journaled(&self, run: &str, what: &str) -> anyhow::Result<()> {
+        let journal = format!("host-collector/runs/{run}/journal.jsonl");
+        let look = "until grep -q -F \"$1\" \"$0\"; do sleep 0.02; done";
+        let mut shell = Command::new("timeout");
+        shell.args(["60", "sh", "-c", look]);
+        shell.arg(self.runtime.path().join(journal));
+        output_of(shell.arg(what)).map(drop)
+    }
+
     fn run_id(&self) -> anyhow::Result<String> {
         let runs = self.runtime.path().join("host-collector/runs");
         let entry = fs::read_dir(runs)?.next().context("no run")??;
@@ -102,7 +112,8 @@ impl<'a> Stage<'a> {
         Ok(serde_json::from_str(&line)?)
     }
 
-    /// Starts a run and kills its collector when the guest has said that it has come so far.
+    /// Starts a run and kills its collector when the guest has been refused something, and has said
+    /// so.
     fn kill_collector(&self, guest: &str) -> anyhow::Result<String> {
         let mut command = self.launch(&["run"]);
         command.args([BASE, "--", "bash", "-c", guest]);
@@ -112,9 +123,11 @@ impl<'a> Stage<'a> {
             .stderr(Stdio::null())
             .spawn()?;
         self.said()?;
+        let run = self.run_id()?;
+        self.journaled(&run, "denied.test")?;
         collector.kill()?;
         collector.wait()?;
-        self.run_id()
+        Ok(run)
     }
 }
 
