@@ -7,6 +7,7 @@ mod doctor;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+mod going_on;
 mod list;
 mod progress;
 mod shell;

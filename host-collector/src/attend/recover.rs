@@ -1,6 +1,6 @@
 //! Runs whose collector is gone: found by a lock that nobody holds, and given to another.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
@@ -22,6 +22,8 @@ pub struct Unfinished {
     pub session: Session,
     /// Whether its container exists, as far as is known.
     pub is_started: bool,
+    /// Where that line will be.
+    pub audit_dir: Option<PathBuf>,
 }
 
 /// Starts a process for every run that nobody attends to. None of them is waited for.
@@ -67,6 +69,7 @@ pub fn unfinished(runtime_dir: &Path) -> Vec<Unfinished> {
             Some(Unfinished {
                 session: outcome::unfinished(&registration),
                 is_started: run_dir::cidfile(&path).exists(),
+                audit_dir: registration.audit_dir,
             })
         })
         .collect();

@@ -4,7 +4,7 @@
 use report::{ChannelState, Printable};
 use serde::Serialize;
 
-use super::word;
+use super::{going_on::is_unfinished, word};
 use crate::{log::evidence_of, session::Session};
 
 /// Something that a reader might look for and not find.
@@ -73,6 +73,9 @@ fn network(session: &Session) -> Vec<String> {
         return vec![match network.egress_denied_reported {
             Some(_) => {
                 "the number of refusals was read from output that the guest could write to".into()
+            }
+            None if is_unfinished(session) => {
+                "what was refused is told when the run has ended".into()
             }
             None => "nobody watched it".into(),
         }];

@@ -11,6 +11,7 @@ use report::Printable;
 use super::{
     ViewError,
     ago::ago,
+    going_on::{going_on, is_unfinished},
     log_dir, skipped_lines,
     table::{Cell, layout},
     terminal::{Terminal, Tone},
@@ -31,7 +32,8 @@ use crate::{
 pub fn list(args: &ListArgs, environment: &Environment) -> Result<(), ViewError> {
     let dir = log_dir(&args.audit, environment)?;
     let mut entries = Entries::open(&dir);
-    let newest = newest(entries.by_ref(), &args.selection, args.limit);
+    let all = going_on(environment, &dir).chain(entries.by_ref());
+    let newest = newest(all, &args.selection, args.limit);
     let terminal = Terminal::of_stdout(environment);
     let mut out = io::stdout().lock();
     unless_gone(if args.json {
@@ -108,6 +110,7 @@ fn exit(session: &Session) -> Cell {
     match session.exit_code {
         Some(0) => Cell::plain("0"),
         Some(code) => Cell::toned(code.to_string(), Tone::Bad),
+        None if is_unfinished(session) => Cell::toned("unfinished".to_owned(), Tone::Notable),
         None => Cell::plain("-"),
     }
 }

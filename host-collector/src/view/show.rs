@@ -14,6 +14,7 @@ use super::{
     ago::{ago, local, took},
     counted,
     coverage::blanks,
+    going_on::{going_on, is_unfinished},
     log_dir,
     shell::quoted,
     unless_gone, word,
@@ -31,7 +32,8 @@ use crate::{
 /// When there is no such run, or more than one.
 pub fn show(args: &ShowArgs, environment: &Environment) -> Result<(), ViewError> {
     let dir = log_dir(&args.audit, environment)?;
-    let entry = find(Entries::open(&dir), &args.run)?;
+    let all = going_on(environment, &dir).chain(Entries::open(&dir));
+    let entry = find(all, &args.run)?;
     let text = if args.json {
         let blanks = serde_json::to_string(&blanks(&entry.session)).unwrap_or_default();
         // The line as it stands in the log, so that its digest can be checked.
@@ -150,6 +152,7 @@ fn ending(session: &Session) -> String {
     let how = match (session.signal, session.exit_code) {
         (Some(signal), _) => format!("by signal {signal}"),
         (None, Some(code)) => format!("with code {code}"),
+        (None, None) if is_unfinished(session) => "not yet, or nobody was there to see it".into(),
         (None, None) => "not known".into(),
     };
     session.duration_ms.map_or_else(

@@ -76,9 +76,18 @@ fn a_detached_run_has_a_line_at_its_launch_and_one_at_its_end() {
         (first.get("finished"), &first["detached"]),
         (None, &true.into())
     );
+    let listed = host.does(&["list"]).stdout;
+    assert!(
+        listed.contains(&run[..12]) && listed.contains("unfinished"),
+        "{listed}"
+    );
+    assert_eq!(host.does(&["list", "--json"]).stdout.lines().count(), 1);
+    let shown = host.does(&["show", "last"]).stdout;
+    assert!(shown.contains("not yet"), "{shown}");
     host.release();
     let last = line_of(&host.does(&["finish", run]));
     assert_eq!(host.log().len(), 2);
+    assert_eq!(line_of(&host.does(&["list", "--json"])), last);
     assert_eq!(
         (&last["finished"], &last["exit_code"]),
         (&true.into(), &7.into())
@@ -196,6 +205,13 @@ fn a_detached_run_without_an_allowlist_is_launched_when_its_container_runs() {
 fn a_run_whose_collector_was_killed_is_complete_when_another_verb_comes_by() {
     let host = Host::new();
     let run = killed(&host);
+    let elsewhere = host.does(&["list", "--audit-dir", "/nowhere"]).stdout;
+    assert!(!elsewhere.contains(&run[..12]), "{elsewhere}");
+    let shown = host.does(&["show", &run[..6]]).stdout;
+    assert!(
+        shown.contains("not yet") && shown.contains("a.example"),
+        "{shown}"
+    );
     // Each verb would start one, and one of them does.
     for _ in 0..3 {
         assert_eq!(host.does(&["list"]).code, 0);
