@@ -4,6 +4,7 @@
 pub mod bare;
 pub mod case;
 pub mod clients;
+pub mod compare;
 pub mod contained;
 pub mod internet;
 pub mod namespace;
