@@ -1,12 +1,19 @@
 //! The guest's side of a connection: what it has sent and has not been consumed, and when to stop
 //! waiting for more.
 
-use std::{io, time::Duration};
+use std::{
+    future::poll_fn,
+    io,
+    mem::MaybeUninit,
+    pin::Pin,
+    task::{Poll, ready},
+    time::Duration,
+};
 
 use bytes::{Buf as _, BytesMut};
 use rustix::net::Shutdown;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead as _, AsyncWriteExt as _, ReadBuf},
     net::{TcpStream, tcp::ReadHalf},
     time::{Instant, sleep, timeout, timeout_at},
 };
@@ -25,7 +32,18 @@ use crate::{
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     pub(crate) pending: BytesMut,
-    aborted: bool,
+    end: End,
+}
+
+/// Who ends the connection, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// We do, and the client is to read what it was sent.
+    Ours,
+    /// Both sides have ended already.
+    Both,
+    /// A reset does.
+    Reset,
 }
 
 /// Why a client did not say what was waited for.
@@ -47,7 +65,7 @@ impl Client {
         Self {
             stream,
             pending: BytesMut::new(),
-            aborted: false,
+            end: End::Ours,
         }
     }
 
@@ -107,9 +125,19 @@ impl Client {
     }
 
     /// Reads what the client sends next into `pending`. 0: it sends no more.
+    ///
+    /// By way of the stack: a client that is silent holds no room for what it might say, and one
+    /// that says little holds little.
     pub(crate) async fn more(&mut self) -> io::Result<usize> {
-        self.pending.reserve(READ_SIZE);
-        self.stream.read_buf(&mut self.pending).await
+        let (stream, pending) = (&mut self.stream, &mut self.pending);
+        poll_fn(|cx| {
+            let mut part = [const { MaybeUninit::uninit() }; READ_SIZE];
+            let mut part = ReadBuf::uninit(&mut part);
+            ready!(Pin::new(&mut *stream).poll_read(cx, &mut part))?;
+            pending.extend_from_slice(part.filled());
+            Poll::Ready(Ok(part.filled().len()))
+        })
+        .await
     }
 
     /// Sends all of `bytes`, unless the client does not take them in time.
@@ -123,9 +151,14 @@ impl Client {
     /// Ends the connection, when it is dropped, with a reset: what the client has got is not all
     /// that there was, and an orderly end would tell it otherwise.
     pub(crate) fn abort(&mut self) {
-        self.aborted = true;
+        self.end = End::Reset;
         // Where it fails the connection is gone already.
         let _ = self.stream.set_zero_linger();
+    }
+
+    /// Says that both sides have ended in order: there is nothing left to wait for.
+    pub(crate) fn ended(&mut self) {
+        self.end = End::Both;
     }
 
     /// Ends the connection so that the client reads what was sent to it.
@@ -133,7 +166,7 @@ impl Client {
     /// Closing a socket with unread bytes resets the connection, and a reset discards what the peer
     /// has not read yet: the explanation of a denial, for one. So the rest is read and dropped.
     pub(crate) async fn finish(mut self) {
-        if self.aborted || rustix::net::shutdown(&self.stream, Shutdown::Write).is_err() {
+        if self.end != End::Ours || rustix::net::shutdown(&self.stream, Shutdown::Write).is_err() {
             return;
         }
         let mut left = LINGER_BYTES;
@@ -236,6 +269,8 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt as _;
+
     use super::*;
 
     #[tokio::test]

@@ -214,7 +214,7 @@ mod tests {
         let (client, _guest) = runtime.block_on(Client::pair());
         let _within = runtime.enter();
         let size = size_of_val(&serve(client, &proxy));
-        assert!(size < 1280, "the state of a connection takes {size} bytes");
+        assert!(size < 1024, "the state of a connection takes {size} bytes");
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::BytesMut;
 use rustix::net::Shutdown;
 use tokio::{
     net::{
@@ -63,7 +64,9 @@ pub(crate) async fn run(
     flow: &Flow,
     spares: &Spares,
 ) {
-    if both_ways(client, upstream, flow, spares).await.is_err() {
+    if both_ways(client, upstream, flow, spares).await.is_ok() {
+        client.ended();
+    } else {
         client.abort();
         // Where it fails the connection is gone already.
         let _ = upstream.set_zero_linger();
@@ -78,17 +81,15 @@ async fn both_ways(
 ) -> io::Result<()> {
     let (from_guest, to_guest) = client.stream.split();
     let (from_far, to_far) = upstream.split();
-    let early = std::mem::take(&mut client.pending);
+    let mut up = Line::new(from_guest, to_far, spares, |bytes| flow.add_up(bytes));
+    let mut down = Line::new(from_far, to_guest, spares, |bytes| flow.add_down(bytes));
+    let early = &mut client.pending;
     let up = async {
-        let mut line = Line::new(from_guest, to_far, spares, |bytes| flow.add_up(bytes));
-        copy::send(&mut line.to, &early, &line.count).await?;
-        drop(early);
-        line.carry().await
+        up.send(early).await?;
+        *early = BytesMut::new();
+        up.carry().await
     };
-    let down = async {
-        let mut line = Line::new(from_far, to_guest, spares, |bytes| flow.add_down(bytes));
-        line.carry().await
-    };
+    let down = down.carry();
     let (mut up, mut down) = (pin!(up), pin!(down));
     tokio::select! {
         ended = &mut up => {
@@ -159,10 +160,20 @@ impl<'a, C: Fn(usize)> Line<'a, C> {
     async fn copy(&mut self) -> io::Result<usize> {
         let (from, buffers) = (&mut self.from, &self.spares.buffers);
         let chunk = poll_fn(|cx| copy::poll_chunk(from, buffers, cx)).await?;
-        let bytes = chunk.bytes();
-        copy::send(&mut self.to, bytes, &self.count).await?;
-        self.turn.spend(bytes.len()).await;
-        Ok(bytes.len())
+        let length = chunk.bytes().len();
+        self.send(chunk.bytes()).await?;
+        drop(chunk);
+        self.turn.spend(length).await;
+        Ok(length)
+    }
+
+    /// Sends all of `bytes`. The kernel takes most of what comes at once, and then nothing is held.
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let taken = copy::try_send(&self.to, bytes, &self.count)?;
+        match bytes.get(taken..) {
+            None | Some([]) => Ok(()),
+            Some(rest) => Box::pin(copy::send(&mut self.to, rest, &self.count)).await,
+        }
     }
 
     fn end(&self) -> io::Result<()> {

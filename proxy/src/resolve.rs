@@ -3,9 +3,12 @@
 //! No hosts file, no search domains: a name means what the resolver says that it means, whoever can
 //! write to files in the container.
 
+mod known;
+
 use std::{
     net::{IpAddr, SocketAddr},
     pin::{Pin, pin},
+    sync::Arc,
     time::Duration,
 };
 
@@ -23,10 +26,14 @@ use policy::{Host, HostName};
 use tokio::time::timeout;
 
 use crate::refusal::{Failure, is_exhaustion};
+use known::Known;
 
 /// Resolves names; answers are kept for as long as they say, from 1 s to 1 h.
 #[derive(Clone)]
-pub(crate) struct Resolver(TokioResolver);
+pub(crate) struct Resolver {
+    resolver: TokioResolver,
+    known: Arc<Known>,
+}
 
 impl Resolver {
     /// A resolver that asks `servers` in their order, over UDP and, where an answer does not fit, TCP.
@@ -42,14 +49,21 @@ impl Resolver {
         let mut builder =
             HickoryResolver::builder_with_config(config, TokioRuntimeProvider::default());
         set(builder.options_mut());
-        Ok(Self(builder.build()?))
+        Ok(Self {
+            resolver: builder.build()?,
+            known: Arc::default(),
+        })
     }
 
     /// Every address of `host`, of both families; never none.
     pub(crate) async fn resolve(&self, host: &Host) -> Result<Vec<IpAddr>, Failure> {
         match host {
             Host::Address(address) => Ok(vec![*address]),
-            Host::Name(name) => self.resolve_name(name).await,
+            Host::Name(name) => match self.known.get(name) {
+                Some(addresses) => Ok(addresses),
+                // Boxed: it needs much room, and seldom.
+                None => Box::pin(self.resolve_name(name)).await,
+            },
         }
     }
 
@@ -59,7 +73,7 @@ impl Resolver {
         name: &HostName,
         kind: RecordType,
     ) -> Result<Records, Failure> {
-        let looked_up = self.0.lookup(absolute(name)?, kind);
+        let looked_up = self.resolver.lookup(absolute(name)?, kind);
         match timeout(RECORD_PATIENCE, looked_up).await {
             Ok(Ok(lookup)) => Ok(Records::of(&lookup, kind)),
             Ok(Err(error)) if error.is_nx_domain() => Err(Failure::NoSuchName),
@@ -71,8 +85,8 @@ impl Resolver {
 
     async fn resolve_name(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure> {
         let absolute = absolute(name)?;
-        let mut v4 = pin!(self.0.lookup(absolute.clone(), RecordType::A));
-        let mut v6 = pin!(self.0.lookup(absolute, RecordType::AAAA));
+        let mut v4 = pin!(self.resolver.lookup(absolute.clone(), RecordType::A));
+        let mut v6 = pin!(self.resolver.lookup(absolute, RecordType::AAAA));
         let (v4, v6) = tokio::select! {
             v4 = &mut v4 => {
                 let v6 = patient_if_alone(v6, &v4).await;
@@ -83,7 +97,13 @@ impl Resolver {
                 (v4, Some(v6))
             }
         };
-        merge([v6, v4].into_iter().flatten())
+        let lasting = [&v6, &v4].map(|answer| lifetime(answer.as_ref()));
+        let lasting = lasting.into_iter().min().flatten();
+        let addresses = merge([v6, v4].into_iter().flatten())?;
+        if let Some(lasting) = lasting {
+            self.known.insert(name.clone(), addresses.clone(), lasting);
+        }
+        Ok(addresses)
     }
 }
 
@@ -149,6 +169,18 @@ fn merge(answers: impl Iterator<Item = Answer>) -> Result<Vec<IpAddr>, Failure> 
     }
 }
 
+/// For how long what was answered for one family may be believed; `None` if nothing was.
+fn lifetime(answer: Option<&Answer>) -> Option<Duration> {
+    match answer? {
+        Ok(lookup) => {
+            let seconds = lookup.answers().iter().map(|record| record.ttl).min()?;
+            Some(Duration::from_secs(seconds.into()))
+        }
+        Err(error) if error.is_no_records_found() => Some(NEGATIVE_TTL),
+        Err(_) => None,
+    }
+}
+
 /// What an error of asking means.
 fn failure(error: &NetError) -> Failure {
     if matches!(error, NetError::Timeout | NetError::NoConnections) {
@@ -178,11 +210,12 @@ fn set(options: &mut ResolverOpts) {
     options.cache_size = CACHED_ANSWERS;
     options.positive_min_ttl = Some(Duration::from_secs(1));
     options.positive_max_ttl = Some(Duration::from_secs(3600));
-    options.negative_min_ttl = Some(Duration::from_secs(5));
-    options.negative_max_ttl = Some(Duration::from_secs(5));
+    options.negative_min_ttl = Some(NEGATIVE_TTL);
+    options.negative_max_ttl = Some(NEGATIVE_TTL);
 }
 
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+const NEGATIVE_TTL: Duration = Duration::from_secs(5);
 const CACHED_ANSWERS: u64 = 4096;
 /// Clients ask again after 5 s, of somebody else if they have heard nothing.
 const RECORD_PATIENCE: Duration = Duration::from_millis(4500);
@@ -372,5 +405,20 @@ mod tests {
             ips(&["192.0.2.7"])
         );
         assert_eq!(server.queries.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_name_is_known_only_once_both_families_were_answered() {
+        let name = HostName::parse("a.example").unwrap();
+        for (v6, is_known) in [
+            (Says::Addresses(&["2001:db8::1"]), true),
+            (Says::NoSuchName, true),
+            (Says::Failure, false),
+            (Says::Nothing, false),
+        ] {
+            let server = Server::saying(Says::Addresses(&["203.0.113.7"]), v6).await;
+            assert!(server.resolve("a.example").await.is_ok());
+            assert_eq!(server.resolver.known.get(&name).is_some(), is_known);
+        }
     }
 }

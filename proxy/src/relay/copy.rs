@@ -38,6 +38,22 @@ pub(super) fn poll_chunk<'b>(
     Poll::Ready(Ok(chunk))
 }
 
+/// Writes what the kernel takes of `bytes` at once: how much that was, which is counted.
+pub(super) fn try_send(
+    to: &WriteHalf<'_>,
+    bytes: &[u8],
+    count: &impl Fn(usize),
+) -> io::Result<usize> {
+    match to.try_write(bytes) {
+        Ok(written) => {
+            count(written);
+            Ok(written)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes all of `bytes`, and counts what the kernel has taken: if it ends in between, what is left
 /// never went out.
 pub(super) async fn send(
