@@ -211,7 +211,7 @@ impl Comparison {
             let rules = self.rules();
             let started = self
                 .cores
-                .with_contestant(|| ours::start(&self.program, listener, rules))?;
+                .with_contestant(|| ours::start(&self.program, &listener, rules))?;
             let ours = Contestant::Ours(self.program.clone());
             let milliseconds = started.took.as_secs_f64() * 1e3;
             self.results.add(ours.name(), START_MS, milliseconds);

@@ -111,7 +111,7 @@ impl Contestant {
             },
             Self::Ours(program) => {
                 let mut started =
-                    cores.with_contestant(|| ours::start(program, listener, rules))?;
+                    cores.with_contestant(|| ours::start(program, &listener, rules))?;
                 started.link.read();
                 Running {
                     child: Some(started.child),

@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::Context;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::JoinSet,
+};
 
 use super::cores::Cores;
 
@@ -58,19 +61,24 @@ fn echo_all(listener: TcpListener) -> anyhow::Result<()> {
         .build()?;
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        let mut echoing = JoinSet::new();
         loop {
-            let (mut stream, _) = listener.accept().await?;
-            drop(tokio::spawn(async move {
-                let mut bytes = Vec::with_capacity(2048);
-                while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
-                    if stream.write_all(&bytes).await.is_err() {
-                        break;
-                    }
-                    bytes.clear();
-                }
-            }));
+            tokio::select! {
+                accepted = listener.accept() => echoing.spawn(echo(accepted?.0)),
+                Some(_) = echoing.join_next() => continue,
+            };
         }
     })
+}
+
+async fn echo(mut stream: tokio::net::TcpStream) {
+    let mut bytes = Vec::with_capacity(2048);
+    while stream.read_buf(&mut bytes).await.is_ok_and(|read| read > 0) {
+        if stream.write_all(&bytes).await.is_err() {
+            break;
+        }
+        bytes.clear();
+    }
 }
 
 /// Whoever measures goes away when it has enough.

@@ -49,7 +49,7 @@ pub struct Link {
 }
 
 /// Starts the proxy to serve `listener`.
-pub fn start(program: &Path, listener: TcpListener, rules: Rules) -> anyhow::Result<Started> {
+pub fn start(program: &Path, listener: &TcpListener, rules: Rules) -> anyhow::Result<Started> {
     let names = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     let questions = names.local_addr()?;
     let start = encoded(&ToProxy::Start(Box::new(start_of(rules)?)))?;
@@ -64,15 +64,14 @@ pub fn start(program: &Path, listener: TcpListener, rules: Rules) -> anyhow::Res
         .stderr(Stdio::null())
         .spawn()
         .with_context(|| format!("start {}", program.display()))?;
-    hand_over(&ours, &listener, &names)?;
+    hand_over(&ours, listener, &names)?;
     (&ours).write_all(&start)?;
     let mut reader = BufReader::new(ours.try_clone()?);
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let took = began.elapsed();
-    let degradations = match serde_json::from_str(&line)? {
-        FromProxy::Ready { degradations, .. } => degradations,
-        other => bail!("it is not ready: {other:?}"),
+    let FromProxy::Ready { degradations, .. } = serde_json::from_str(&line)? else {
+        bail!("it is not ready: {line}");
     };
     Ok(Started {
         child,
@@ -122,14 +121,14 @@ fn start_of(rules: Rules) -> anyhow::Result<Start> {
 }
 
 fn hand_over(link: &UnixStream, listener: &TcpListener, names: &UdpSocket) -> anyhow::Result<()> {
-    let line = encoded(&ToProxy::Listeners {
+    let announcement = encoded(&ToProxy::Listeners {
         kinds: vec![Ingress::Explicit, Ingress::DnsUdp],
     })?;
     let descriptors = [listener.as_fd(), names.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let parts = [IoSlice::new(&line)];
+    let parts = [IoSlice::new(&announcement)];
     sendmsg(link, &parts, &mut control, SendFlags::empty()).context("hand sockets over")?;
     Ok(())
 }

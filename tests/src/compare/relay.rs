@@ -3,18 +3,16 @@
 //! It decides nothing and resolves nothing. It reads the head of the request, dials that port of
 //! loopback, copies the first bytes, and splices what proves to be bulk through a pipe of 1 MiB.
 
-use std::{future::poll_fn, io, net::Ipv4Addr, rc::Rc};
+use std::{cell::RefCell, future::poll_fn, io, net::Ipv4Addr, rc::Rc};
 
 use anyhow::Context;
 use rustix::{
-    io::Errno,
     net::Shutdown,
     pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice},
 };
-use std::cell::RefCell;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, Interest},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::{LocalSet, spawn_local},
 };
 
@@ -50,8 +48,9 @@ async fn tunnel(mut client: TcpStream, scratch: &RefCell<Vec<u8>>) -> io::Result
         return client.shutdown().await;
     };
     drop(head);
-    let far = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
+    let far = TcpSocket::new_v4()?;
     far.set_nodelay(true)?;
+    let far = far.connect((Ipv4Addr::LOCALHOST, port).into()).await?;
     client.write_all(b"HTTP/1.1 200 ok\r\n\r\n").await?;
     let (up, down) = tokio::join!(carry(&client, &far, scratch), carry(&far, &client, scratch));
     up.and(down)
@@ -109,8 +108,8 @@ async fn splice_all(from: &TcpStream, to: &TcpStream) -> io::Result<()> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     loop {
         poll_fn(|cx| from.poll_read_ready(cx)).await?;
-        let filling = || Ok::<_, Errno>(splice(from, None, &writer, None, size, flags)?);
-        let mut left = match from.try_io(Interest::READABLE, || Ok(filling()?)) {
+        let filling = || Ok(splice(from, None, &writer, None, size, flags)?);
+        let mut left = match from.try_io(Interest::READABLE, filling) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             other => other?,
         };
