@@ -3,7 +3,9 @@
 use std::{
     fs::{DirBuilder, File, OpenOptions, Permissions},
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -13,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     LogError, generations,
     lines::Digest,
-    mark::Lock,
+    mark::{Lock, Written},
     rotate::{self, forgotten, rotate},
     tail::Tail,
 };
@@ -91,21 +93,32 @@ impl Log {
             line.insert(0, b'\n');
         }
         write_whole(&mut file, &line).map_err(io("append to"))?;
+        let written = Written::of(&file, digest).map_err(io("measure"))?;
+        // Those who wait for the lock write meanwhile, and share one flush: a crowd of collectors
+        // takes the time of a few, and nobody runs out of patience.
+        drop(lock);
         let flushed = fdatasync(&file).map_err(io::Error::from);
         flushed.map_err(io("flush"))?;
-        lock.mark(&digest);
-        if is_first {
-            self.settle(&path)?;
-        }
+        self.note(&written, session.dropped_runs.filter(|_| is_first));
         Ok(())
     }
 
-    /// Removes what rotation dropped, now that the new file and its first line are there to stay.
-    fn settle(&self, path: &Path) -> Result<(), LogError> {
+    /// Marks the line that is on the disk now, and removes what rotation dropped if it is the line
+    /// that counts that. The line is safe either way: without the lock this is left to the next.
+    fn note(&self, written: &Written, forgotten: Option<u64>) {
+        let Some(lock) = Lock::take_soon(&self.dir) else {
+            return;
+        };
+        let current = generations::file(&self.dir, 0).metadata().ok();
+        lock.mark(written, current.map(|meta| meta.ino()));
+        let Some(forgotten) = forgotten else {
+            return;
+        };
+        // The new file itself must be there to stay.
         let synced = File::open(&self.dir).and_then(|dir| Ok(fsync(&dir)?));
-        synced.map_err(LogError::io("flush the directory of", path))?;
-        rotate::settle(&self.dir);
-        Ok(())
+        if synced.is_ok() {
+            rotate::settle(&self.dir, forgotten);
+        }
     }
 
     /// The digest of the last line, which is in the generation before if this one is new.

@@ -48,12 +48,14 @@ pub(crate) fn forgotten(dir: &Path) -> u64 {
         .unwrap_or(0)
 }
 
-/// Removes what was dropped and is counted. The caller holds the lock, and has written the line that
-/// holds the count.
-pub(crate) fn settle(dir: &Path) {
-    for (file, _) in generations::half_dropped(dir) {
-        // What stays is no part of the log, and is tried again at the next rotation.
-        let _ = fs::remove_file(file);
+/// Removes what was dropped and is counted. The caller holds the lock, and a line with this count is
+/// on the disk; what was dropped since is for the line that counts it.
+pub(crate) fn settle(dir: &Path, counted: u64) {
+    for (file, forgotten) in generations::half_dropped(dir) {
+        if forgotten <= counted {
+            // What stays is no part of the log, and is tried again at the next rotation.
+            let _ = fs::remove_file(file);
+        }
     }
 }
 
@@ -147,12 +149,23 @@ mod tests {
     }
 
     #[test]
+    fn only_what_is_counted_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        for forgotten in [3, 7] {
+            fs::write(generations::dropping(dir.path(), forgotten), "").unwrap();
+        }
+        settle(dir.path(), 3);
+        assert_eq!(forgotten(dir.path()), 7);
+        assert_eq!(generations::half_dropped(dir.path()).len(), 1);
+    }
+
+    #[test]
     fn rotating_again_and_again_keeps_the_newest_five() {
         let dir = tempfile::tempdir().unwrap();
         for n in 0..9 {
             write(dir.path(), 0, &n.to_string());
             rotate(dir.path()).unwrap();
-            settle(dir.path());
+            settle(dir.path(), u64::MAX);
         }
         let kept: Vec<_> = contents(dir.path()).into_iter().flatten().collect();
         assert_eq!(kept, ["8", "7", "6", "5", "4"]);
