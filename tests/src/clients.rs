@@ -5,6 +5,7 @@
 //! told why not; that the internet never sees what was denied; that the record does. What the client
 //! makes of it is kept, and becomes the table in `docs/CLIENTS.md`.
 
+mod cell;
 mod image;
 mod result;
 mod table;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use self::{
+    cell::{Cell, Situation, Variables},
     image::{IMAGE, site, versions},
     result::{Answer, Results},
     table::table,
@@ -90,72 +92,6 @@ struct Seen {
     answer: Answer,
     account: Account,
     line: Value,
-}
-
-/// Whether the client is told of the proxy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Variables {
-    /// It has the variables that the entrypoint sets.
-    Set,
-    /// It has none of them.
-    Unset,
-}
-
-/// What stands in the way of the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Situation {
-    /// Nothing.
-    Allowed,
-    /// The allowlist.
-    Denied,
-    /// Nothing, but nobody listens there.
-    Down,
-}
-
-/// One run of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cell {
-    /// Whether it is told of the proxy.
-    pub variables: Variables,
-    /// What stands in its way.
-    pub situation: Situation,
-}
-
-impl Variables {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Set, Self::Unset];
-
-    /// As a test's name has it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Set => "with",
-            Self::Unset => "without",
-        }
-    }
-}
-
-impl Situation {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::Down];
-
-    /// As a test's name has it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Down => "down",
-        }
-    }
-
-    const fn host(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed.test",
-            Self::Denied => "denied.test",
-            Self::Down => "down.test",
-        }
-    }
 }
 
 impl Client {
