@@ -1,9 +1,9 @@
 //! The details of runs that do not fit a line: a directory for each, bounded in all.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::SystemTime,
 };
@@ -46,8 +46,16 @@ impl Evidence {
             .create_new(true)
             .mode(0o600)
             .open(&kept)?;
-        io::copy(&mut File::open(journal)?, &mut copy)?;
-        self.prune(&dir)?;
+        let copied = File::open(journal).and_then(|mut journal| io::copy(&mut journal, &mut copy));
+        if let Err(error) = copied {
+            // Half a journal would pass for a whole one.
+            let _ = fs::remove_dir_all(&dir);
+            return Err(error);
+        }
+        // Nobody writes to it again: what is changed later was changed by hand.
+        copy.set_permissions(Permissions::from_mode(0o400))?;
+        // Too much is kept rather than this run's details lost: the next run prunes again.
+        let _ = self.prune(&dir);
         Ok(dir)
     }
 
@@ -77,15 +85,21 @@ impl Evidence {
 fn weigh(dir: &Path) -> io::Result<(u64, SystemTime)> {
     let mut size = 0_u64;
     for entry in fs::read_dir(dir)? {
-        size = size.saturating_add(entry?.metadata()?.len());
+        let entry = entry?;
+        // Links are weighed and not followed: they may lead anywhere, and in circles.
+        let meta = entry.metadata()?;
+        let within = if meta.is_dir() {
+            weigh(&entry.path())?.0
+        } else {
+            meta.len()
+        };
+        size = size.saturating_add(within);
     }
     Ok((size, fs::metadata(dir)?.modified()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]
@@ -97,7 +111,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(
             (mode(&kept), mode(&kept.join("journal.jsonl"))),
-            (0o700, 0o600)
+            (0o700, 0o400)
         );
     }
 
@@ -150,6 +164,29 @@ mod tests {
             evidence.keep("a", &journal).unwrap_err().kind(),
             io::ErrorKind::AlreadyExists
         );
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_read_leaves_no_directory_that_looks_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let evidence = Evidence::of(dir.path());
+        assert!(evidence.keep("a", Path::new("/nowhere")).is_err());
+        assert!(
+            evidence.keep("b", dir.path()).is_err(),
+            "a directory is no journal"
+        );
+        assert_eq!(fs::read_dir(dir.path().join("runs")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_lies_deeper_counts_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("artifacts/a");
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("x"), vec![0; 5000]).unwrap();
+        std::os::unix::fs::symlink("/", deep.join("root")).unwrap();
+        let (size, _) = weigh(dir.path()).unwrap();
+        assert!((5000..6000).contains(&size), "{size}");
     }
 
     #[test]
