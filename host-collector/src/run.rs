@@ -68,6 +68,9 @@ pub fn prepare(args: &PrepareArgs, environment: &Environment) -> Result<u8, RunE
 /// # Errors
 /// When there is none, or another process attends to it.
 pub fn attend(args: &AttendArgs, environment: &Environment) -> Result<u8, RunError> {
+    if args.inherited {
+        attend::detach();
+    }
     to_its_end(attended::attend(args, environment))
 }
 

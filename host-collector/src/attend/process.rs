@@ -1,7 +1,7 @@
 //! A process of its own for one run: it outlives whoever started it, and that one's terminal.
 
 use std::{
-    fs::OpenOptions,
+    fs::{self, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     process::Stdio,
@@ -87,11 +87,26 @@ impl Attender {
     }
 }
 
-/// Leaves the terminal and the session of whoever started this process.
+/// Leaves the terminal and the session of whoever started this process, and lets go of whatever that
+/// left open: somebody may wait for the end of a pipe, or for a lock.
+///
+/// Must be called before this process has opened anything.
 pub(crate) fn detach() {
     // A process that leads its group has been detached by somebody else.
     let _ = rustix::process::setsid();
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    for descriptor in open.into_iter().filter(|&number| number > STDERR) {
+        // That of the listing itself is closed already.
+        let _ = nix::unistd::close(descriptor);
+    }
 }
+
+const STDERR: i32 = 2;
 
 #[cfg(test)]
 mod tests {

@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     attend::{
-        Attending, Conclusion, Held, NoRun, Registration, Starter, Word, detach, hold,
-        record_launch,
+        Attending, Conclusion, Held, NoRun, Registration, Starter, Word, hold, record_launch,
     },
     cli::AttendArgs,
     environment::Environment,
@@ -35,7 +34,6 @@ pub(super) async fn attend(args: &AttendArgs, environment: &Environment) -> Resu
         let run_dir = take(&args.run, environment)?;
         return attend_to(run_dir, Listener::Person).await;
     }
-    detach();
     let attended = match inherit(&args.run, environment) {
         Ok(run_dir) => attend_to(run_dir, Listener::Launcher).await,
         Err(error) => Err(error.into()),

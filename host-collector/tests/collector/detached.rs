@@ -112,6 +112,9 @@ fn who_attends_outlives_the_terminal_of_who_launched() {
     host.says(&in_two_parts(0), 0);
     // A process group such as a terminal hangs up on.
     let mut collector = host.collector(&DETACHED);
+    // Whoever launches may leave something open by mistake.
+    let leaked = fs::File::create(host.path("leaked")).unwrap();
+    rustix::io::fcntl_setfd(&leaked, rustix::io::FdFlags::empty()).unwrap();
     let child = collector
         .process_group(0)
         .stdout(Stdio::piped())
@@ -129,6 +132,12 @@ fn who_attends_outlives_the_terminal_of_who_launched() {
     let session = rustix::process::getsid(Some(pid)).unwrap();
     assert_eq!(session, pid);
     assert_ne!(rustix::process::getpgid(Some(pid)).unwrap(), group);
+    let open = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap();
+    let links: Vec<_> = open
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .collect();
+    assert!(!links.contains(&host.path("leaked")), "{links:?}");
     let cwd = fs::read_link(format!("/proc/{}/cwd", pid.as_raw_nonzero())).unwrap();
     assert_eq!(cwd, std::path::Path::new("/"));
     host.release();
