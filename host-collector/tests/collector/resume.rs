@@ -106,6 +106,7 @@ async fn half_a_line_in_the_journal_was_not_acknowledged_and_comes_again() {
         })
         .await;
     assert_eq!(refused(&attendance), 2);
+    assert_eq!(attendance.reports.unwrap().account.unreadable(), 0);
 }
 
 #[tokio::test]
