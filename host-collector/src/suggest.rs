@@ -6,7 +6,7 @@ mod wider;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::{Decision, Destination, Policy};
+use policy::{Decision, Denial, DenyReason, Destination, Policy};
 use report::Printable;
 use serde::Serialize;
 
@@ -182,7 +182,14 @@ fn remedy(
         .map(|(policy, to)| policy.decide(to));
     let mut hint = None;
     match &near {
-        Some(Decision::Deny(denial)) => hint.clone_from(&denial.hint),
+        Some(Decision::Deny(denial)) => {
+            hint.clone_from(&denial.hint);
+            if let Some(meant) = denial.hint.as_ref().filter(|_| is_misspelt(host, denial)) {
+                return Err(format!(
+                    "{meant} The name is a slip of that, or made to look like it"
+                ));
+            }
+        }
         Some(Decision::Allow(permit)) if entry::is_of_the_list(host) => {
             return Err(format!("`{}` allows it by now", permit.rule()));
         }
@@ -202,6 +209,26 @@ fn remedy(
             .unwrap_or_else(|| format!("`{entry}` would not be enough"))),
         Some(Decision::Allow(_)) | None => Ok((entry, hint)),
     }
+}
+
+/// Whether the nearest entry is near in its letters only, and not in the tree of names. To allow such
+/// a name is what those who register misspelt names wait for.
+fn is_misspelt(host: &DeniedHost, denial: &Denial) -> bool {
+    let (Some(name), Some(nearest)) = (&host.host, &denial.nearest) else {
+        return false;
+    };
+    let nearest = nearest.strip_prefix("*.").unwrap_or(nearest);
+    let nearest = nearest.split([':', '/', '@']).next().unwrap_or(nearest);
+    let below = |name: &str, parent: &str| {
+        name.strip_suffix(parent)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
+    // Beside each other below somebody's domain they are that somebody's.
+    let siblings = name.split_once('.').is_some_and(|(_, parent)| {
+        below(nearest, parent) && Policy::from_entries([format!("*.{parent}")]).is_ok()
+    });
+    let apart = !siblings && !below(name, nearest) && !below(nearest, name);
+    denial.reason == DenyReason::NotAllowed && entry::is_of_the_list(host) && apart
 }
 
 /// Where it wanted to go, as policy is asked. Of a name that was only asked for, the port that it
@@ -302,7 +329,7 @@ mod tests {
             denied("c.example", "dns_not_allowed", 2),
         ];
         assert_eq!(
-            flags(&["x.example"], hosts),
+            flags(&["listed.test"], hosts),
             "--allow b.example:22,a.example,c.example"
         );
     }
@@ -310,14 +337,14 @@ mod tests {
     #[test]
     fn every_suggestion_lets_the_attempt_pass_beside_the_list_there_is() {
         let list = [
-            "x.example",
+            "listed.test",
             "*.y.example",
             "!evil.y.example",
             "git.example:22",
         ];
         let hosts = vec![
             denied("y.example:443", "not_allowed", 1),
-            denied("x.example:8443", "port_not_allowed", 1),
+            denied("listed.test:8443", "port_not_allowed", 1),
             denied("198.51.100.7:5432", "address_literal", 1),
             denied("git.example:443", "port_not_allowed", 1),
         ];
@@ -337,23 +364,35 @@ mod tests {
 
     #[test]
     fn a_near_miss_is_explained_by_the_code_that_enforces() {
-        let hosts = vec![
-            denied("y.example:443", "not_allowed", 2),
-            denied("gihub.com:443", "not_allowed", 1),
-        ];
+        let hosts = vec![denied("y.example:443", "not_allowed", 2)];
         let suggestion = suggest([&session(&["*.y.example", "github.com"], hosts)]);
-        let hints: Vec<_> = suggestion
-            .add
-            .iter()
-            .filter_map(|add| add.hint.as_deref())
-            .collect();
+        let hint = suggestion.add[0].hint.as_deref();
         assert_eq!(
-            hints,
-            [
-                "`*.y.example` does not cover `y.example`; add `y.example`",
-                "did you mean `github.com`?"
-            ]
+            hint,
+            Some("`*.y.example` does not cover `y.example`; add `y.example`")
         );
+    }
+
+    #[test]
+    fn a_name_that_is_a_slip_of_another_is_told_and_not_added() {
+        for (name, list) in [
+            ("gihub.com:443", "github.com"),
+            ("api.githab.com:443", "api.github.com:443"),
+        ] {
+            let hosts = vec![denied(name, "not_allowed", 1)];
+            let suggestion = suggest([&session(&[list], hosts)]);
+            assert_eq!(suggestion.flags, [""; 0], "{name}");
+            let why = &suggestion.not_helped[0].why;
+            assert!(why.starts_with("did you mean `"), "{why}");
+        }
+        for (name, list) in [
+            ("gist.github.com:443", "github.com"),
+            ("eu.api.example:443", "us.api.example"),
+        ] {
+            let hosts = vec![denied(name, "not_allowed", 1)];
+            let suggestion = suggest([&session(&[list], hosts)]);
+            assert_eq!(format!("{}:443", suggestion.add[0].entry), name);
+        }
     }
 
     #[test]
@@ -397,7 +436,7 @@ mod tests {
             host: Some(name.into()),
             ..denied("x:443", "not_allowed", 1)
         });
-        let suggestion = suggest([&session(&["x.example"], hosts.to_vec())]);
+        let suggestion = suggest([&session(&["listed.test"], hosts.to_vec())]);
         assert_eq!(suggestion.flags, [""; 0], "{:?}", suggestion.add);
         assert_eq!(suggestion.not_helped.len(), hosts.len());
         for no in suggestion.not_helped {
@@ -411,14 +450,14 @@ mod tests {
     #[test]
     fn attempts_add_up_over_runs_and_each_run_counts_once() {
         let one = session(
-            &["x.example"],
+            &["listed.test"],
             vec![
                 denied("a.example:443", "not_allowed", 2),
                 denied("a.example:80", "not_allowed", 1),
             ],
         );
         let other = session(
-            &["y.example"],
+            &["other.test"],
             vec![denied("a.example:443", "not_allowed", 4)],
         );
         let suggestion = suggest([&one, &other]);
@@ -432,7 +471,7 @@ mod tests {
     #[test]
     fn a_sample_and_a_cut_list_are_said_to_be_that() {
         let mut sampled = session(
-            &["x.example"],
+            &["listed.test"],
             vec![denied("a.example:443", "not_allowed", 2)],
         );
         sampled.network.egress_denied_hosts_distinct = Some(5000);
@@ -446,7 +485,7 @@ mod tests {
     #[test]
     fn more_than_anybody_reads_is_left_out_and_counted() {
         let hosts = (0..150).map(|n| denied(&format!("h{n}.a{n}.example:443"), "not_allowed", n));
-        let suggestion = suggest([&session(&["x.example"], hosts.collect())]);
+        let suggestion = suggest([&session(&["listed.test"], hosts.collect())]);
         assert_eq!((suggestion.add.len(), suggestion.left_out), (SHOWN, 50));
         assert_eq!(suggestion.add[0].entry, "h149.a149.example");
     }
