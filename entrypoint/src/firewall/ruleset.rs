@@ -14,11 +14,11 @@ use super::{
     DENIED_PACKETS, DENIED_QUIC, incoming,
     openings::SETS,
     terms::{
-        TCP, Term, accept, address, any_of, count, ct_state, daddr, dport, endpoint, established,
-        field, goto, is, is_not, leave, log, meta, network, number, ports, prohibit, protocol,
-        redirect, reset, word,
+        TCP, Term, accept, address, any_of, count, ct_state, daddr, dport, drop, endpoint,
+        established, field, goto, is, is_not, leave, log, meta, network, number, ports, prohibit,
+        protocol, redirect, redirected, reset, word,
     },
-    transaction::{NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
+    transaction::{FORWARD, LEAVING, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
 };
 use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
 
@@ -62,6 +62,14 @@ impl Plan {
         self.judge_output(&mut rules);
         self.judge_proxy(&mut rules);
         incoming::judge(&self.ingress, &self.here, &mut rules);
+        Self::keep_loopback_inside(&mut rules);
+        // A container is no router, though engines have the kernel ready to make it one: what comes
+        // back to be passed on, by a source route or from a neighbour, has passed chain `output` as
+        // something else, or not at all.
+        rules.rule(
+            FORWARD,
+            [count(DENIED_PACKETS), log("packet"), goto(REFUSE)],
+        );
         rules.rule(REFUSE, [is(meta(MetaKey::L4proto), protocol(TCP)), reset()]);
         rules.rule(REFUSE, [prohibit()]);
         rules.into_nftables()
@@ -154,10 +162,8 @@ impl Plan {
         rules.rule(OUTPUT, [is(meta(MetaKey::Oifname), word("lo")), accept()]);
         // A redirected packet has a loopback destination, but its route was chosen before.
         for loopback in LOOPBACK {
-            rules.rule(
-                OUTPUT,
-                [is(daddr(loopback.addr()), network(loopback)), accept()],
-            );
+            let to = is(daddr(loopback.addr()), network(loopback));
+            rules.rule(OUTPUT, [to, redirected(), accept()]);
         }
         rules.rule(OUTPUT, [is(ct_state(), established()), accept()]);
         rules.rule(
@@ -181,6 +187,24 @@ impl Plan {
             ],
         );
         rules.rule(OUTPUT, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
+    }
+
+    /// Any socket may choose its interface, and then loopback's addresses lead to the gateway or a
+    /// neighbour, who may take them for their own. Which way a packet goes is certain only here,
+    /// where it can be dropped and no longer refused.
+    fn keep_loopback_inside(rules: &mut Transaction) {
+        for loopback in LOOPBACK {
+            rules.rule(
+                LEAVING,
+                [
+                    is_not(meta(MetaKey::Oifname), word("lo")),
+                    is(daddr(loopback.addr()), network(loopback)),
+                    count(DENIED_PACKETS),
+                    log("packet"),
+                    drop(),
+                ],
+            );
+        }
     }
 
     /// What the list names by address.
@@ -362,15 +386,39 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_takes_it_and_both_chains_drop_by_default() {
+    fn the_kernel_takes_it_and_all_chains_that_judge_drop_by_default() {
         let text = loaded(&plan("example.com", &[]));
         for line in [
             "type filter hook output priority filter; policy drop;",
             "type filter hook input priority filter; policy drop;",
+            "type filter hook forward priority filter; policy drop;",
             "type nat hook output priority -110; policy accept;",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+    }
+
+    #[test]
+    fn loopback_is_where_it_says_whatever_interface_a_socket_chose() {
+        let text = loaded(&plan("example.com", &[]));
+        for line in [
+            r#"oifname != "lo" ip daddr 127.0.0.0/8 counter name "denied_packets""#,
+            r#"oifname != "lo" ip6 daddr ::1 counter name "denied_packets""#,
+            "ip daddr 127.0.0.0/8 ct status dnat accept",
+            "ip6 daddr ::1 ct status dnat accept",
+        ] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+        assert!(!text.contains("daddr 127.0.0.0/8 accept"), "{text}");
+    }
+
+    #[test]
+    fn nothing_is_passed_on() {
+        let text = loaded(&plan("example.com:22, 203.0.113.0/24", &["tcp:8000"]));
+        let (_, forward) = text.split_once("chain forward {").unwrap();
+        let (forward, _) = forward.split_once('}').unwrap();
+        assert!(forward.contains("denied_packets"), "{forward}");
+        assert!(!forward.contains("accept"), "{forward}");
     }
 
     #[test]

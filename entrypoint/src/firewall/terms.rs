@@ -40,6 +40,15 @@ pub(super) fn is_not(left: Term, right: Term) -> Part {
     })
 }
 
+/// `left in right`: of the flags on the left, one that is on the right
+pub(super) fn has(left: Term, right: Term) -> Part {
+    Statement::Match(Match {
+        left,
+        right,
+        op: Operator::IN,
+    })
+}
+
 /// `meta key`
 pub(super) const fn meta(key: MetaKey) -> Term {
     Expression::Named(NamedExpression::Meta(Meta { key }))
@@ -78,8 +87,18 @@ pub(super) fn established() -> Term {
 
 /// `ct state`
 pub(super) fn ct_state() -> Term {
+    tracked("state")
+}
+
+/// Of a connection that a rule of ours, or the engine's, gave another destination.
+pub(super) fn redirected() -> Part {
+    has(tracked("status"), word("dnat"))
+}
+
+/// `ct key`
+fn tracked(key: &'static str) -> Term {
     Expression::Named(NamedExpression::CT(CT {
-        key: "state".into(),
+        key: key.into(),
         family: None,
         dir: None,
     }))

@@ -64,6 +64,19 @@ impl Transaction {
             INPUT,
             Some((NfChainType::Filter, NfHook::Input, 0, NfChainPolicy::Drop)),
         );
+        rules.chain(
+            FORWARD,
+            Some((NfChainType::Filter, NfHook::Forward, 0, NfChainPolicy::Drop)),
+        );
+        rules.chain(
+            LEAVING,
+            Some((
+                NfChainType::Filter,
+                NfHook::Postrouting,
+                0,
+                NfChainPolicy::Accept,
+            )),
+        );
         rules
     }
 
@@ -187,6 +200,9 @@ const MOST_ENDPOINTS: u32 = 65_536;
 pub(super) const NAT_OUTPUT: &str = "nat_output";
 pub(super) const OUTPUT: &str = "output";
 pub(super) const INPUT: &str = "input";
+pub(super) const FORWARD: &str = "forward";
+/// Where it is certain by which interface a packet goes.
+pub(super) const LEAVING: &str = "leaving";
 pub(super) const PROXY: &str = "proxy";
 pub(super) const REFUSE: &str = "refuse";
 
