@@ -7,6 +7,7 @@ use report::{Body, Enforcement, Enforcing, Ipv6, Printable, RunClock, link::Star
 
 use crate::{
     account::{Account, of_self_test},
+    accounts::User,
     channel::Channel,
     config::{Allowlist, Config},
     environment,
@@ -109,7 +110,7 @@ impl Enforced {
         let started = Guest::start(config, launch, &environment);
         sacrifice.end();
         let attended = match started {
-            Ok(guest) => attend(&mut session, &guest, &self.firewall).await,
+            Ok(guest) => attend(&mut session, &guest, &self.firewall, user).await,
             Err(error) => {
                 finish::close_unstarted(&mut session, error.exit()).await;
                 Ok(Outcome {
@@ -122,9 +123,14 @@ impl Enforced {
     }
 }
 
-async fn attend(session: &mut Session, guest: &Guest, firewall: &Firewall) -> io::Result<Outcome> {
+async fn attend(
+    session: &mut Session,
+    guest: &Guest,
+    firewall: &Firewall,
+    user: &User,
+) -> io::Result<Outcome> {
     let ended = session.attend(guest).await?;
-    finish::finish(session, guest, ended, firewall).await?;
+    finish::finish(session, guest, ended, firewall, user).await?;
     Ok(Outcome {
         code: ended.exit_code(),
         complaint: None,

@@ -1,14 +1,16 @@
 //! The end of a run: nothing of the guest is left, and the account is closed exact.
 
-use std::{collections::HashSet, io, time::Duration};
+use std::{io, time::Duration};
 
 use procwatch::{Handle, Identity, State, descendants, snapshot};
 use report::{Body, EndReason, Exit, Printable};
 use rustix::process::Signal;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
+    accounts::User,
     channel::Channel,
+    everyone,
     failure::Failure,
     firewall::Firewall,
     guest::{Ended, Guest},
@@ -22,10 +24,11 @@ pub(crate) async fn finish(
     guest: &Guest,
     ended: Ended,
     firewall: &Firewall,
+    user: &User,
 ) -> io::Result<()> {
     // Asked first: what follows starts children of PID 1's own.
     let mut exit = guest.exit(ended, 0);
-    exit.outlived_root = end_survivors(session, guest).await?;
+    exit.outlived_root = end_survivors(session, guest, user).await?;
     session.proxy.drain();
     let deadline = Instant::now() + DRAIN;
     session
@@ -40,6 +43,10 @@ pub(crate) async fn finish(
             session.account.settle(counters);
         }
         Err(failure) => session.account.leave_unsettled(&failure.one_line()),
+    }
+    if !survivors(session)?.is_empty() {
+        // They end with the container; until then they may try what nobody counts any more.
+        session.account.leave_unsettled(NOT_ENDED);
     }
     say_goodbye(session, exit).await;
     Ok(())
@@ -73,44 +80,63 @@ async fn say_goodbye(session: &mut Session, exit: Exit) {
     }
 }
 
-/// Waits until the host has stored everything, or can be waited for no longer.
+/// Waits until the host has stored everything, or can be waited for no longer: a host that is
+/// behind, because a guest kept it busy to the end, is not one that is gone.
 pub(crate) async fn settle(channel: &mut Channel, outbox: &mut Outbox) {
     // A collector that was started again meanwhile finds the channel and gets the rest.
     channel.hurry();
-    let all = async {
-        while !outbox.is_settled() {
-            channel.pump(outbox).await;
+    let latest = Instant::now() + ALL_ACKS;
+    while !outbox.is_settled() {
+        let before = outbox.unacknowledged();
+        let patience = latest.min(Instant::now() + LAST_ACK);
+        let progress = async {
+            while outbox.unacknowledged() == before {
+                channel.pump(outbox).await;
+            }
+        };
+        if timeout_at(patience, progress).await.is_err() {
+            // The run is over; the host knows by the bye whether it has everything.
+            break;
         }
-    };
-    // Either way the run is over; the host knows by the bye whether it has it.
-    let _ = timeout(LAST_ACK, all).await;
+    }
 }
 
 /// Asks the guest's other processes to end, then ends them. Returns how many there were.
-async fn end_survivors(session: &mut Session, guest: &Guest) -> io::Result<u64> {
-    let mut known = HashSet::new();
-    let mut deadline = Instant::now() + GRACE;
-    for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::KILL] {
-        let alive = survivors(session)?;
-        if alive.is_empty() {
+async fn end_survivors(session: &mut Session, guest: &Guest, user: &User) -> io::Result<u64> {
+    let asked = survivors(session)?;
+    for &identity in &asked {
+        send(identity, Signal::TERM);
+    }
+    wait_for_survivors(session, guest).await?;
+    for _ in 0..ATTEMPTS {
+        if survivors(session)?.is_empty() {
             break;
         }
-        if signal == Signal::TERM {
-            known.extend(alive.iter().copied());
+        // One by one they could fork faster than they are found, and go on unseen after the last
+        // number was read.
+        let at_once = everyone::kill_all_of(user);
+        for identity in survivors(session)? {
+            send(identity, Signal::KILL);
         }
-        for identity in alive {
-            // Gone between the look and the signal is as good as signalled.
-            let _ = Handle::open(identity).and_then(|handle| handle.signal(signal));
-        }
-        // Their ends arrive as signals, which wake this.
-        session
-            .attend_until(guest, deadline, |session| {
-                survivors(session).is_ok_and(|s| s.is_empty())
-            })
-            .await?;
-        deadline = Instant::now() + GRACE;
+        wait_for_survivors(session, guest).await?;
+        at_once?;
     }
-    Ok(u64::try_from(known.len()).unwrap_or(u64::MAX))
+    Ok(u64::try_from(asked.len()).unwrap_or(u64::MAX))
+}
+
+fn send(identity: Identity, signal: Signal) {
+    // Gone between the look and the signal is as good as signalled.
+    let _ = Handle::open(identity).and_then(|handle| handle.signal(signal));
+}
+
+/// Their ends arrive as signals, which wake this.
+async fn wait_for_survivors(session: &mut Session, guest: &Guest) -> io::Result<()> {
+    let deadline = Instant::now() + GRACE;
+    session
+        .attend_until(guest, deadline, |session| {
+            survivors(session).is_ok_and(|s| s.is_empty())
+        })
+        .await
 }
 
 fn survivors(session: &Session) -> io::Result<Vec<Identity>> {
@@ -126,12 +152,17 @@ fn survivors(session: &Session) -> io::Result<Vec<Identity>> {
 
 /// For processes that outlive the guest's first one, to end by themselves.
 const GRACE: Duration = Duration::from_millis(250);
+const NOT_ENDED: &str = "processes of the guest could not be ended before the last count";
+/// How often they are killed: a process in the middle of a system call may take its time.
+const ATTEMPTS: u32 = 3;
 /// For the proxy, to report what its relays carried.
 const DRAIN: Duration = Duration::from_secs(1);
 /// For samples that the kernel has gathered: its timer is set to 10 ms, and ticks may be as long.
 const LAST_SAMPLES: Duration = Duration::from_millis(60);
-/// For the host, to store the last message.
+/// For the host, to store one message more.
 const LAST_ACK: Duration = Duration::from_secs(1);
+/// For the host, to store all that is left.
+const ALL_ACKS: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

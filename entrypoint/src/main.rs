@@ -10,6 +10,7 @@ mod channel;
 mod config;
 mod enforced;
 mod environment;
+mod everyone;
 mod failure;
 mod families;
 mod finish;

@@ -189,6 +189,11 @@ impl Outbox {
         true
     }
 
+    /// How many messages the host has not stored.
+    pub(crate) fn unacknowledged(&self) -> usize {
+        self.unacknowledged.len()
+    }
+
     /// Whether the host has stored everything.
     pub(crate) fn is_settled(&self) -> bool {
         self.unacknowledged.is_empty()
