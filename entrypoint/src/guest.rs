@@ -85,7 +85,8 @@ impl Guest {
         self.signal(number);
     }
 
-    fn signal(&self, number: i32) {
+    /// Sends a signal to the guest's process group, whoever it is from.
+    pub(crate) fn signal(&self, number: i32) {
         if let Some(signal) = Signal::from_named_raw(number) {
             // It may have ended meanwhile, which the next wait tells.
             let _ = kill_process_group(self.pid, signal);
@@ -239,6 +240,8 @@ mod tests {
             guest.exit(Ended::Exited(0), 0).end_reason,
             EndReason::Exited
         );
+        guest.signal(Signal::INT.as_raw());
+        assert!(!guest.asked_to_stop.get());
         guest.forward(Signal::TERM.as_raw());
         let exit = guest.exit(Ended::Exited(5), 0);
         assert_eq!((exit.end_reason, exit.code), (EndReason::Stopped, Some(5)));

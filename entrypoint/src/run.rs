@@ -82,6 +82,7 @@ fn supervise_only(config: &Config, signals: &Signals) -> Result<Outcome, Failure
                 }
             }
             Arrived::ForGuest(number) => guest.forward(number),
+            Arrived::FromTerminal(number) => guest.signal(number),
             Arrived::Ignored => {}
         }
     }

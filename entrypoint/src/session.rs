@@ -155,6 +155,10 @@ fn handle_signal(signal: Arrived, guest: &Guest) -> Option<Ended> {
             guest.forward(number);
             None
         }
+        Arrived::FromTerminal(number) => {
+            guest.signal(number);
+            None
+        }
         Arrived::Ignored => None,
     }
 }

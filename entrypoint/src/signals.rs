@@ -22,6 +22,9 @@ pub(crate) enum Arrived {
     Child,
     /// Any other: it is for the guest.
     ForGuest(i32),
+    /// One for the guest that keys on a terminal made. They make it for whoever is in the
+    /// foreground, which the guest chooses: nobody outside need have asked for anything.
+    FromTerminal(i32),
     /// One that PID 1 only has to survive.
     Ignored,
 }
@@ -46,7 +49,7 @@ impl Signals {
     pub(crate) fn wait(&self) -> io::Result<Arrived> {
         loop {
             if let Some(info) = self.fd.read_signal()? {
-                return Ok(classify(info.ssi_signo));
+                return Ok(classify(info.ssi_signo, info.ssi_code));
             }
             let mut fds = [rustix::event::PollFd::new(
                 &self.fd,
@@ -83,17 +86,22 @@ impl AsyncSignals {
                 .read_signal()?
                 .ok_or_else(|| io::ErrorKind::WouldBlock.into())
         };
-        Ok(classify(self.readiness.read(read).await?.ssi_signo))
+        let info = self.readiness.read(read).await?;
+        Ok(classify(info.ssi_signo, info.ssi_code))
     }
 }
 
-fn classify(number: u32) -> Arrived {
+/// By its number and by who made it, as signalfd(2) tells both.
+fn classify(number: u32, code: i32) -> Arrived {
     let number = number.cast_signed();
     match Signal::try_from(number) {
         Ok(Signal::SIGCHLD) => Arrived::Child,
         // Those of the terminal's own making concern whoever is in its foreground.
         Ok(Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGTSTP | Signal::SIGPIPE) => {
             Arrived::Ignored
+        }
+        Ok(Signal::SIGINT | Signal::SIGQUIT) if code == libc::SI_KERNEL => {
+            Arrived::FromTerminal(number)
         }
         Ok(_) | Err(_) => Arrived::ForGuest(number),
     }
@@ -123,9 +131,16 @@ mod tests {
             Signal::SIGWINCH,
         ] {
             let number = signal as i32;
-            assert_eq!(classify(number.cast_unsigned()), Arrived::ForGuest(number));
+            assert_eq!(
+                classify(number.cast_unsigned(), libc::SI_USER),
+                Arrived::ForGuest(number)
+            );
         }
-        assert_eq!(classify(37), Arrived::ForGuest(37), "a real-time signal");
+        assert_eq!(
+            classify(37, libc::SI_USER),
+            Arrived::ForGuest(37),
+            "a real-time signal"
+        );
     }
 
     #[test]
@@ -139,8 +154,25 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_interrupts_is_told_from_somebody_who_asks_to_stop() {
+        for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+            let number = signal as i32;
+            for (code, arrived) in [
+                (libc::SI_KERNEL, Arrived::FromTerminal(number)),
+                (libc::SI_USER, Arrived::ForGuest(number)),
+                (libc::SI_QUEUE, Arrived::ForGuest(number)),
+            ] {
+                assert_eq!(classify(number.cast_unsigned(), code), arrived, "{signal}");
+            }
+        }
+    }
+
+    #[test]
     fn a_childs_end_is_told_from_the_rest() {
-        assert_eq!(classify(Signal::SIGCHLD as u32), Arrived::Child);
+        assert_eq!(
+            classify(Signal::SIGCHLD as u32, libc::CLD_EXITED),
+            Arrived::Child
+        );
     }
 
     #[test]
@@ -151,7 +183,11 @@ mod tests {
             Signal::SIGTSTP,
             Signal::SIGPIPE,
         ] {
-            assert_eq!(classify(signal as u32), Arrived::Ignored, "{signal}");
+            assert_eq!(
+                classify(signal as u32, libc::SI_KERNEL),
+                Arrived::Ignored,
+                "{signal}"
+            );
         }
     }
 }
