@@ -17,10 +17,10 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use crate::{
-    case::{Case, Network, Outcome},
+    case::{Case, GUEST_MODULE, Network, Outcome},
     internet::{Internet, Subnet},
     namespace::Namespace,
-    process::{Finished, Running},
+    process::{Finished, Running, output_of},
     programs::{Programs, open_to, public_directory},
     schema,
 };
@@ -33,6 +33,16 @@ sandbox-proxy:x:990:990::/nonexistent:/usr/sbin/nologin
 const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nsandbox-proxy:x:990:\n";
 /// The last part of a guest's address.
 const ADDRESS: u8 = 200;
+/// A machine that forwards what it is asked to, by source routes and segment routing too, and lets
+/// anybody ping and bind any port, as engines do: what holds on it holds by no default.
+const CARELESS: &str = "
+cd /proc/sys/net
+for on in ipv4/conf/*/forwarding ipv4/conf/*/accept_source_route ipv6/conf/*/forwarding \
+    ipv6/conf/*/accept_source_route ipv6/conf/*/seg6_enabled ipv4/conf/*/accept_local; do
+    if test -e $on; then echo 1 >$on; fi
+done
+for off in ipv4/conf/*/rp_filter ipv4/ip_unprivileged_port_start; do echo 0 >$off; done
+echo 0 2147483647 >ipv4/ping_group_range";
 /// What an engine's default environment has, and nothing of this machine's.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -168,6 +178,7 @@ fn line(attendance: &Attendance) -> Value {
         "egress_enforcement": account.enforcing().map(|enforcing| enforcing.enforcement),
         "end_reason": account.exit().map(|exit| exit.end_reason),
         "signal": account.exit().and_then(|exit| exit.signal),
+        "outlived_root": account.exit().map(|exit| exit.outlived_root),
         "egress_denied": totals.denied.values().sum::<u64>(),
         "egress_denied_by_reason": totals.denied,
         "egress_denied_hosts": denied.collect::<Vec<_>>(),
@@ -186,6 +197,8 @@ impl Bare {
     fn create(programs: &Programs, internet: &Internet) -> anyhow::Result<Self> {
         let namespace = Namespace::create("guest")?;
         internet.plug_guest(&namespace, ADDRESS)?;
+        output_of(namespace.command("sh").args(["-c", CARELESS]))
+            .context("make a careless machine")?;
         let directory = public_directory()?;
         let bare = Self {
             namespace,
@@ -224,7 +237,9 @@ impl Bare {
             fs::create_dir(self.path(name))?;
         }
         let [resolver, _] = internet.subnet().resolver();
+        let (module, text) = GUEST_MODULE;
         for (name, text) in [
+            (&*format!("workspace/{module}"), text),
             ("etc/passwd", PASSWD),
             ("etc/group", GROUP),
             ("etc/resolv.conf", &format!("nameserver {resolver}\n")),

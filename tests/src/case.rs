@@ -32,6 +32,8 @@ pub struct Case {
     /// A shell script that the guest runs, in a directory that holds `ca.pem`.
     #[serde(default)]
     guest: String,
+    /// A Python script in place of one for the shell. `guest`, which it may import, is `guest.py`.
+    python: Option<String>,
     /// A command to run in place of a script.
     command: Option<Vec<String>>,
     /// Variables for the container; those of the entrypoint's own among them.
@@ -87,6 +89,9 @@ impl Network {
         }
     }
 }
+
+/// The module that scripts in Python may import: it lies in the guest's directory.
+pub const GUEST_MODULE: (&str, &str) = ("guest.py", include_str!("guest.py"));
 
 /// Where guests run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -156,8 +161,14 @@ impl Case {
     /// The guest's command on `subnet`.
     #[must_use]
     pub fn command(&self, subnet: Subnet) -> Vec<String> {
-        let script = || vec!["sh".to_owned(), "-c".to_owned(), subnet.fill(&self.guest)];
-        self.command.clone().unwrap_or_else(script)
+        if let Some(command) = &self.command {
+            return command.clone();
+        }
+        let (interpreter, script) = match &self.python {
+            Some(script) => ("/usr/bin/python3", script),
+            None => ("sh", &self.guest),
+        };
+        vec![interpreter.to_owned(), "-c".to_owned(), subnet.fill(script)]
     }
 
     /// The variables of the container on `subnet`.

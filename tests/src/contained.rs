@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use self::network::EngineNetwork;
 use crate::{
-    case::{Case, Network, Outcome, Place},
+    case::{Case, GUEST_MODULE, Network, Outcome, Place},
     internet::{Internet, Site},
     namespace::unique,
     process::{Running, output_of},
@@ -145,6 +145,8 @@ impl Lab {
         fs::create_dir(files.workspace())?;
         open_to(&files.workspace(), 0o777)?;
         fs::write(files.certificates(), self.internet.root_certificate())?;
+        let (module, text) = GUEST_MODULE;
+        fs::write(files.workspace().join(module), text)?;
         Ok(files)
     }
 

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::{namespace::Namespace, process::output_of};
 
-/// Adds every packet that opens a flow to a set. Neighbour discovery and the like are multicast.
+/// Adds every packet that opens a flow to a set. Neighbour discovery and the like are multicast; an
+/// error of ICMP is the answer to what somebody else opened.
 const RULES: &str = "
 table inet ledger {
     set flows4 { type ipv4_addr . inet_proto . inet_service; flags dynamic; size 65535; }
@@ -26,6 +27,8 @@ table inet ledger {
         tcp flags & (syn | ack) != syn meta l4proto tcp accept
         meta l4proto { tcp, udp } add @flows4 { ip daddr . meta l4proto . th dport } accept
         meta l4proto { tcp, udp } add @flows6 { ip6 daddr . meta l4proto . th dport } accept
+        icmp type { destination-unreachable, time-exceeded } accept
+        icmpv6 type { destination-unreachable, packet-too-big, time-exceeded } accept
         icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept
         add @pings4 { ip daddr . meta l4proto }
         add @pings6 { ip6 daddr . meta l4proto }

@@ -2,17 +2,19 @@
 
 mod calls;
 mod content;
+mod dial;
 mod shell;
 
 use std::{
     convert::Infallible,
+    net::IpAddr,
     sync::{Arc, Mutex},
 };
 
 use anyhow::Context;
 use hyper::{
-    Request, StatusCode, body::Incoming, header::HOST, server::conn::http1, service::service_fn,
-    upgrade,
+    Request, Response, StatusCode, body::Incoming, header::HOST, server::conn::http1,
+    service::service_fn, upgrade,
 };
 use hyper_util::rt::TokioIo;
 use rustls::ServerConfig;
@@ -22,6 +24,8 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+use content::Reply;
 
 use super::{authority::Identity, plan::Service, site::Site};
 
@@ -67,11 +71,12 @@ impl Origin {
     }
 
     async fn converse(self, mut stream: TcpStream) -> anyhow::Result<()> {
+        let peer = stream.peer_addr().context("ask who visits")?.ip();
         match self.service {
             Service::Tls => {
                 let stream = accept(&self.identity.http, stream).await?;
                 let sni = stream.get_ref().1.server_name().map(str::to_owned);
-                self.converse_http(stream, "https", sni).await
+                self.converse_http(stream, "https", sni, peer).await
             }
             Service::Grpc => {
                 let stream = accept(&self.identity.http2, stream).await?;
@@ -84,7 +89,7 @@ impl Origin {
                 self.visits.add(format!("{} ssh", self.place));
                 shell::serve(stream, &self.site).await
             }
-            Service::Http => self.converse_http(stream, "http", None).await,
+            Service::Http => self.converse_http(stream, "http", None, peer).await,
             Service::Tcp => {
                 self.visits.add(format!("{} tcp", self.place));
                 stream.write_all(b"SSH-2.0-fake\r\n").await?;
@@ -100,18 +105,26 @@ impl Origin {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         scheme: &str,
         sni: Option<String>,
+        peer: IpAddr,
     ) -> anyhow::Result<()> {
         let opened = Mutex::new(None);
         let respond = service_fn(|request: Request<Incoming>| {
             let visit = self.describe(&request, scheme, sni.as_deref());
             self.visits.add(visit.clone());
             let response = content::respond(&request, &visit, &self.site);
+            let path = request.uri().path().to_owned();
             if response.status() == StatusCode::SWITCHING_PROTOCOLS
                 && let Ok(mut opened) = opened.lock()
             {
                 *opened = Some(upgrade::on(request));
             }
-            async move { Ok::<_, Infallible>(response) }
+            async move {
+                let response = match dial::back(&path, peer).await {
+                    Some(outcome) => Response::new(Reply::whole(outcome)),
+                    None => response,
+                };
+                Ok::<_, Infallible>(response)
+            }
         });
         http1::Builder::new()
             .serve_connection(TokioIo::new(stream), respond)

@@ -31,7 +31,8 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    fn whole(content: impl Into<Bytes>) -> Self {
+    /// All of it.
+    pub(super) fn whole(content: impl Into<Bytes>) -> Self {
         Self {
             content: Some(content.into()),
             ends: true,
