@@ -29,6 +29,8 @@ pub(crate) async fn finish(
     // Asked first: what follows starts children of PID 1's own.
     let mut exit = guest.exit(ended, 0);
     exit.outlived_root = end_survivors(session, guest, user).await?;
+    // Looked at now: the proxy is about to end, and then not known by its pid any more.
+    let is_alone = survivors(session)?.is_empty();
     session.proxy.drain();
     let deadline = Instant::now() + DRAIN;
     session
@@ -44,7 +46,7 @@ pub(crate) async fn finish(
         }
         Err(failure) => session.account.leave_unsettled(&failure.one_line()),
     }
-    if !survivors(session)?.is_empty() {
+    if !is_alone {
         // They end with the container; until then they may try what nobody counts any more.
         session.account.leave_unsettled(NOT_ENDED);
     }
