@@ -178,7 +178,7 @@ fn line(attendance: &Attendance) -> Value {
         "egress_enforcement": account.enforcing().map(|enforcing| enforcing.enforcement),
         "end_reason": account.exit().map(|exit| exit.end_reason),
         "signal": account.exit().and_then(|exit| exit.signal),
-        "outlived_root": account.exit().map(|exit| exit.outlived_root),
+        "processes": {"outlived_root": account.exit().map(|exit| exit.outlived_root)},
         "egress_denied": totals.denied.values().sum::<u64>(),
         "egress_denied_by_reason": totals.denied,
         "egress_denied_hosts": denied.collect::<Vec<_>>(),

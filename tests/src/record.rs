@@ -111,7 +111,8 @@ impl Expected {
         {
             wrong.push(format!("by reason {by_reason:?}, not {:?}", self.by_reason));
         }
-        let outlived = number(line, "outlived_root");
+        let processes = line.get("processes").unwrap_or(&Value::Null);
+        let outlived = number(processes, "outlived_root");
         if self.outlived.is_some_and(|count| count != outlived) {
             wrong.push(format!("outlived by {outlived}, not {:?}", self.outlived));
         }
