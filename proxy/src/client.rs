@@ -165,7 +165,7 @@ impl Client {
     ///
     /// Closing a socket with unread bytes resets the connection, and a reset discards what the peer
     /// has not read yet: the explanation of a denial, for one. So the rest is read and dropped.
-    pub(crate) async fn finish(mut self) {
+    pub(crate) async fn finish(&mut self) {
         if self.end != End::Ours || rustix::net::shutdown(&self.stream, Shutdown::Write).is_err() {
             return;
         }
@@ -179,7 +179,7 @@ impl Client {
                 }
             }
         };
-        // Whether it ended or not, the socket is closed now.
+        // Whether it ended or not, the socket may be closed now.
         let _ = timeout(LINGER, drain).await;
     }
 

@@ -141,12 +141,10 @@ impl Server {
         }
         let proxy = Arc::clone(&self.proxy);
         match (ingress, dialled) {
-            (Ingress::Explicit, _) => self
-                .connections
-                .spawn(async move { explicit::serve(client, &proxy).await }),
+            (Ingress::Explicit, _) => self.connections.spawn(explicit::serve(client, proxy)),
             (Ingress::Redirect, Some(dialled)) => self
                 .connections
-                .spawn(async move { redirect::serve(client, dialled, &proxy).await }),
+                .spawn(redirect::serve(client, dialled, proxy)),
             (Ingress::Dns, _) => self
                 .conversations
                 .spawn(async move { dns::converse(client.stream, &proxy).await }),

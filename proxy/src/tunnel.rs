@@ -95,7 +95,7 @@ pub(crate) async fn open(
 
 impl Stream {
     /// Relays it to its end.
-    pub(crate) async fn relay(mut self, client: &mut Client, proxy: &Proxy) {
+    pub(crate) async fn relay(&mut self, client: &mut Client, proxy: &Proxy) {
         relay::run(client, &mut self.upstream, &self.flow, &proxy.spares).await;
     }
 }
@@ -251,7 +251,7 @@ mod tests {
             said
         };
         let serving = async {
-            if let Some(stream) = open(&mut client, upstream, permit, &proxy).await {
+            if let Some(mut stream) = open(&mut client, upstream, permit, &proxy).await {
                 stream.relay(&mut client, &proxy).await;
             }
             client.finish().await;

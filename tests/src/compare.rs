@@ -304,11 +304,11 @@ const REFUSED_PER_S: Measure = measure("questions/s, denied", 0);
 
 const AT_ONCE: usize = 32;
 const WARM_UP: usize = 500;
-const TUNNELS: usize = 20_000;
+const TUNNELS: usize = 10_000;
 const BULK: Duration = Duration::from_millis(1500);
-const DENIED: usize = 20_000;
-const FEWER_DENIED: usize = 5_000;
-const QUESTIONS: usize = 50_000;
+const DENIED: usize = 10_000;
+const FEWER_DENIED: usize = 3_000;
+const QUESTIONS: usize = 20_000;
 const STARTS: usize = 5;
 const FEW: usize = 10;
 const MANY: usize = 1_000;
