@@ -70,29 +70,33 @@ impl Client {
         Ok(Tunnels { took, set_ups })
     }
 
-    /// Asks `count` times for a name that is not on the list, at a port that is, `at_once` at a time, and says how long that took.
+    /// Asks for a name that is not on the list, at a port that is, `at_once` at a time: `count`
+    /// times, or fewer where they take longer than [`LONGEST`]. How often, and how long it took.
     pub async fn denied(
         &self,
         port: u16,
         count: usize,
         at_once: usize,
-    ) -> anyhow::Result<Duration> {
+    ) -> anyhow::Result<(usize, Duration)> {
         let left = Arc::new(AtomicUsize::new(count));
         let began = Instant::now();
         let mut working = JoinSet::new();
         for _ in 0..at_once {
             let (client, left) = (self.clone(), Arc::clone(&left));
             working.spawn(async move {
-                while take_one(&left) {
+                let mut done = 0;
+                while began.elapsed() < LONGEST && take_one(&left) {
                     client.denied_once(port).await?;
+                    done += 1;
                 }
-                anyhow::Ok(())
+                anyhow::Ok(done)
             });
         }
+        let mut done = 0;
         while let Some(ended) = working.join_next().await {
-            ended??;
+            done += ended??;
         }
-        Ok(began.elapsed())
+        Ok((done, began.elapsed()))
     }
 
     /// Takes what comes through `count` tunnels for so long: how many bytes, in how much time.
@@ -165,9 +169,11 @@ impl Client {
         let head = ask(&mut stream, "denied.example", port).await?;
         ensure!(!is_success(&head), "it is allowed: {}", text(&head));
         let mut rest = [0; 4096];
-        // How it ends is the contestant's own matter.
-        while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
-        Ok(())
+        let ending = async {
+            // Whether it ends or resets is the contestant's own matter.
+            while stream.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+        };
+        timeout(PATIENCE, ending).await.context("wait for the end")
     }
 }
 
@@ -228,7 +234,10 @@ async fn connect(to: SocketAddr) -> anyhow::Result<TcpStream> {
 
 /// Sends a CONNECT and reads the head of its answer, and whatever comes with it.
 async fn ask(stream: &mut TcpStream, host: &str, port: u16) -> anyhow::Result<Vec<u8>> {
-    let request = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n");
+    // Without the last field some keep the connection of a refusal open.
+    let request = format!(
+        "CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).await?;
     let mut head = Vec::with_capacity(1024);
     while !head.windows(4).any(|window| window == b"\r\n\r\n") {
@@ -271,6 +280,8 @@ async fn take_for(stream: &mut TcpStream, end: Instant) -> anyhow::Result<u64> {
 
 /// Longer than anything here takes: what hangs fails.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Some look through their whole list for every name.
+const LONGEST: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_millis(100);
 const TAKE: usize = 1024 * 1024;
 const ASKERS: usize = 8;
