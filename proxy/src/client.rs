@@ -383,7 +383,11 @@ mod tests {
                 assert!(sent < 64 << 20, "it reads without end");
             }
         };
-        tokio::join!(sending, client.finish());
+        let ending = async {
+            client.finish().await;
+            drop(client);
+        };
+        tokio::join!(sending, ending);
     }
 
     #[tokio::test(start_paused = true)]
@@ -411,6 +415,7 @@ mod tests {
         client.send(b"part").await.unwrap();
         client.abort();
         client.finish().await;
+        drop(client);
         let mut got = Vec::new();
         let error = guest.read_to_end(&mut got).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

@@ -285,6 +285,7 @@ mod tests {
         drop(far);
         soon(run(&mut client, &mut upstream, &flow, &spares)).await;
         client.finish().await;
+        drop(client);
         assert_eq!(
             soon(all_of(&mut guest)).await.unwrap_err().kind(),
             io::ErrorKind::ConnectionReset

@@ -284,6 +284,7 @@ mod tests {
             };
             tell(&mut client, &refused).await;
             client.finish().await;
+            drop(client);
             let mut got = Vec::new();
             let ended = guest.read_to_end(&mut got).await;
             assert_eq!(got.last().copied(), said, "{refused:?}");

@@ -465,6 +465,7 @@ mod tests {
             .await;
         assert!(FILLED.get() > 1, "it was spliced");
         client.finish().await;
+        drop(client);
         let error = soon(all_of(&mut guest)).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
