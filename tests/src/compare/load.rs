@@ -71,7 +71,7 @@ impl Client {
     }
 
     /// Asks for a name that is not on the list, at a port that is, `at_once` at a time: `count`
-    /// times, or fewer where they take longer than [`LONGEST`]. How often, and how long it took.
+    /// times, or fewer where they take longer than 3 s. How often, and how long it took.
     pub async fn denied(
         &self,
         port: u16,
