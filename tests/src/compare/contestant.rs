@@ -6,7 +6,6 @@ use std::{
     os::fd::OwnedFd,
     path::PathBuf,
     process::{Child, Command, Stdio},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -18,6 +17,7 @@ use super::{
     peers::{Denies, Peer},
     usage::Usage,
 };
+use crate::process::wait_for_end;
 
 /// Who takes part.
 #[derive(Debug, Clone)]
@@ -170,23 +170,24 @@ fn relay(listener: TcpListener) -> anyhow::Result<Child> {
     Ok(child)
 }
 
-/// Foreign programs do not say when they serve: the first connection that works tells.
+/// Foreign programs do not say when they serve: the first connection that works tells. Between two
+/// attempts their end is waited for, which would leave none to make.
 fn wait_for(address: SocketAddr, child: &mut Child) -> anyhow::Result<()> {
     let began = Instant::now();
     while began.elapsed() < START {
-        if let Some(status) = child.try_wait()? {
-            bail!("it ended with {status}");
+        if wait_for_end(child, BETWEEN_ATTEMPTS)? {
+            bail!("it ended with {}", child.wait()?);
         }
         if TcpStream::connect(address).is_ok() {
             return Ok(());
         }
-        thread::sleep(Duration::from_millis(1));
     }
     child.kill()?;
     bail!("it does not serve after {START:?}")
 }
 
 const START: Duration = Duration::from_secs(30);
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
