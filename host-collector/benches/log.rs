@@ -22,6 +22,7 @@ use serde_json::json;
 
 const RUNS: usize = 60_000;
 const FILES: usize = 6;
+const GROUP: usize = 64;
 
 /// A line of about the length of most, refused a few things.
 fn session(n: usize) -> Session {
@@ -69,6 +70,7 @@ fn append(c: &mut Criterion) {
     let dir = tempfile::tempdir().unwrap();
     let log = Log::open(dir.path(), Limits::default()).unwrap();
     let line = session(3);
+    let mut lines: Vec<_> = (0..GROUP).map(session).collect();
     let mut group = c.benchmark_group("append");
     group.throughput(Throughput::Elements(1));
     group.bench_function("a line, to the disk", |b| {
@@ -78,6 +80,16 @@ fn append(c: &mut Criterion) {
         let log = Log::open(memory.path(), Limits::default()).unwrap();
         group.bench_function("a line, in memory", |b| {
             b.iter(|| log.append(black_box(&line)).unwrap());
+        });
+    }
+    group.throughput(Throughput::Elements(GROUP as u64));
+    group.bench_function("64 lines, to the disk", |b| {
+        b.iter(|| log.append_all(black_box(&mut lines)).unwrap());
+    });
+    if let Ok(memory) = tempfile::tempdir_in("/dev/shm") {
+        let log = Log::open(memory.path(), Limits::default()).unwrap();
+        group.bench_function("64 lines, in memory", |b| {
+            b.iter(|| log.append_all(black_box(&mut lines)).unwrap());
         });
     }
     group.finish();

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-pub use append::{Limits, Log};
+pub use append::{Limits, Log, NotAppended};
 pub use evidence::{Evidence, evidence_of};
 pub use follow::{Follower, News};
 pub(crate) use glances::glances;

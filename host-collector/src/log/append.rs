@@ -46,6 +46,17 @@ impl Default for Limits {
     }
 }
 
+/// Not all lines of a call are in the log.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}; {appended} of the lines before that are in the log")]
+pub struct NotAppended {
+    /// How many are, from the first.
+    pub appended: usize,
+    /// Why the next is not.
+    #[source]
+    pub error: LogError,
+}
+
 impl Log {
     /// Opens the log, and makes its directory if there is none.
     pub fn open(dir: &Path, limits: Limits) -> Result<Self, LogError> {
@@ -63,19 +74,35 @@ impl Log {
     /// A torn tail is repaired first: the fragment gets the end that it lacks, so that it spoils
     /// nothing but itself. If this one is torn, the next append repairs it.
     pub fn append(&self, session: &Session) -> Result<(), LogError> {
+        self.append_group(&mut [session.clone()])
+    }
+
+    /// Appends the lines of many runs, in groups of up to 64 that share a lock, a write and a flush:
+    /// what a disk takes for one line it takes for a group. `prev` and `dropped_runs` are filled in.
+    ///
+    /// # Errors
+    /// A group is in the log whole or not at all; the error says how many lines are.
+    pub fn append_all(&self, sessions: &mut [Session]) -> Result<(), NotAppended> {
+        let mut appended = 0;
+        for group in sessions.chunks_mut(GROUP) {
+            self.append_group(group)
+                .map_err(|error| NotAppended { appended, error })?;
+            appended += group.len();
+        }
+        Ok(())
+    }
+
+    fn append_group(&self, group: &mut [Session]) -> Result<(), LogError> {
         let lock = Lock::take(&self.dir)?;
         let path = generations::file(&self.dir, 0);
         let io = |verb| LogError::io(verb, &path);
 
         let mut file = open_private(&path).map_err(io("open"))?;
         let mut tail = Tail::of(&file).map_err(io("read the end of"))?;
-        let mut session = Session {
-            prev: self.digest_before(&tail).as_ref().map(|last| hex(last)),
-            ..session.clone()
-        };
-        let mut line = fit(&session, MAX_LINE)?;
+        let before = self.digest_before(&tail);
+        let mut lines = Lines::chain(group, before)?;
         let size = file.metadata().map_err(io("measure"))?.len();
-        if size > 0 && size.saturating_add(line.len() as u64) > self.limits.file {
+        if size > 0 && size.saturating_add(lines.bytes.len() as u64) > self.limits.file {
             if tail.torn {
                 write_whole(&mut file, b"\n").map_err(io("repair"))?;
             }
@@ -83,24 +110,32 @@ impl Log {
             file = open_private(&path).map_err(io("open"))?;
             tail = Tail::default();
         }
-        let is_first = tail.last.is_none();
-        if is_first {
-            session.dropped_runs = Some(forgotten(&self.dir)).filter(|&count| count > 0);
-            line = fit(&session, MAX_LINE)?;
+        let counted = self.count_the_dropped(group, &tail);
+        if counted.is_some() {
+            lines = Lines::chain(group, before)?;
         }
-        let digest = Sha256::digest(line.trim_ascii_end()).into();
         if tail.torn {
-            line.insert(0, b'\n');
+            lines.bytes.insert(0, b'\n');
         }
-        write_whole(&mut file, &line).map_err(io("append to"))?;
-        let written = Written::of(&file, digest).map_err(io("measure"))?;
+        write_whole(&mut file, &lines.bytes).map_err(io("append to"))?;
+        let Some(last) = lines.last else {
+            return Ok(());
+        };
+        let written = Written::of(&file, last).map_err(io("measure"))?;
         // Those who wait for the lock write meanwhile, and share one flush: a crowd of collectors
         // takes the time of a few, and nobody runs out of patience.
         drop(lock);
         let flushed = fdatasync(&file).map_err(io::Error::from);
         flushed.map_err(io("flush"))?;
-        self.note(&written, session.dropped_runs.filter(|_| is_first));
+        self.note(&written, counted);
         Ok(())
+    }
+
+    /// The first line of a file says how many runs the log has forgotten, if it has any.
+    fn count_the_dropped(&self, group: &mut [Session], tail: &Tail) -> Option<u64> {
+        let first = group.first_mut().filter(|_| tail.last.is_none())?;
+        first.dropped_runs = Some(forgotten(&self.dir)).filter(|&count| count > 0);
+        first.dropped_runs
     }
 
     /// Marks the line that is on the disk now, and removes what rotation dropped if it is the line
@@ -125,6 +160,26 @@ impl Log {
     fn digest_before(&self, tail: &Tail) -> Option<Digest> {
         let before = || Tail::of(&File::open(generations::file(&self.dir, 1)).ok()?).ok();
         tail.last.or_else(|| before()?.last)
+    }
+}
+
+/// A group of lines, each with the digest of the one before.
+struct Lines {
+    bytes: Vec<u8>,
+    /// The digest of the last of them.
+    last: Option<Digest>,
+}
+
+impl Lines {
+    fn chain(group: &mut [Session], before: Option<Digest>) -> Result<Self, LogError> {
+        let (mut bytes, mut last) = (Vec::new(), before);
+        for session in group {
+            session.prev = last.as_ref().map(|last| hex(last));
+            let line = fit(session, MAX_LINE)?;
+            last = Some(Sha256::digest(line.trim_ascii_end()).into());
+            bytes.extend_from_slice(&line);
+        }
+        Ok(Self { bytes, last })
     }
 }
 
@@ -161,6 +216,9 @@ pub(super) fn close_to_others(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
+/// As many lines as the longest of them still fit into a file with.
+const GROUP: usize = 64;
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -168,7 +226,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::{Entries, mark::mark};
+    use crate::log::{Entries, mark::mark, verify};
 
     fn session(run_id: usize) -> Session {
         Session {
@@ -318,6 +376,55 @@ mod tests {
             let newest: Vec<_> = (dropped..lengths.len()).rev().map(|n| n.to_string()).collect();
             prop_assert_eq!((kept, entries.skipped()), (newest, 0));
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+        #[test]
+        fn lines_written_in_groups_are_one_chain_and_every_run_is_kept_or_counted(
+            groups in proptest::collection::vec(0usize..150, 1..5),
+            file in 1u64..60_000,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let log = Log::open(dir.path(), Limits { file }).unwrap();
+            let mut written = 0;
+            for group in groups {
+                let mut sessions: Vec<_> = (written..written + group).map(session).collect();
+                log.append_all(&mut sessions).unwrap();
+                written += group;
+            }
+            let kept: Vec<_> = Entries::open(dir.path()).filter_map(|entry| entry.session.run_id).collect();
+            let dropped = usize::try_from(forgotten(dir.path())).unwrap();
+            let newest: Vec<_> = (dropped..written).rev().map(|n| n.to_string()).collect();
+            prop_assert_eq!(kept, newest);
+            let report = verify(dir.path(), &mut |_, _| {});
+            prop_assert_eq!(report.findings.shown(), &[][..]);
+        }
+    }
+
+    #[test]
+    fn a_group_repairs_a_torn_tail_and_tells_the_caller_what_it_wrote() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(generations::file(dir.path(), 0), "{\"run_id\":\"torn").unwrap();
+        let mut sessions = [session(1), session(2)];
+        let log = Log::open(dir.path(), Limits::default()).unwrap();
+        log.append_all(&mut sessions).unwrap();
+        let lines = lines(dir.path());
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        for (line, session) in lines.iter().skip(1).zip(&sessions) {
+            assert_eq!(prev(line), session.prev);
+        }
+    }
+
+    #[test]
+    fn what_is_not_in_the_log_is_told_by_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::open(dir.path(), Limits::default()).unwrap();
+        let mut sessions: Vec<_> = (0..=GROUP).map(session).collect();
+        fs::create_dir(generations::file(dir.path(), 0)).unwrap();
+        let error = log.append_all(&mut sessions).unwrap_err();
+        assert_eq!(error.appended, 0);
+        assert!(error.to_string().contains("sessions.jsonl"), "{error}");
     }
 
     #[test]
