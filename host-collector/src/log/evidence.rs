@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io,
+    io::{self, BufReader, Read as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     time::SystemTime,
@@ -37,23 +37,22 @@ impl Evidence {
 
     /// Keeps the journal of a run, for its owner alone, and returns the directory. The oldest runs
     /// make room for it.
+    ///
+    /// # Errors
+    /// `AlreadyExists` where another journal is kept under this name. The same one again is no
+    /// error: a collector that was killed before it wrote the line has left it.
     pub fn keep(&self, run_id: &str, journal: &Path) -> io::Result<PathBuf> {
         let dir = self.runs.join(run_id);
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-        let kept = dir.join("journal.jsonl");
-        let mut copy = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&kept)?;
-        let copied = File::open(journal).and_then(|mut journal| io::copy(&mut journal, &mut copy));
-        if let Err(error) = copied {
-            // Half a journal would pass for a whole one.
-            let _ = fs::remove_dir_all(&dir);
+        let (part, kept) = (dir.join("journal.part"), dir.join("journal.jsonl"));
+        let placed = seal(journal, &part).and_then(|()| place(&part, &kept));
+        if let Err(error) = placed {
+            // Half a journal would pass for a whole one. What is kept already stays, and with it
+            // the directory.
+            let _ = fs::remove_file(&part);
+            let _ = fs::remove_dir(&dir);
             return Err(error);
         }
-        // Nobody writes to it again: what is changed later was changed by hand.
-        copy.set_permissions(Permissions::from_mode(0o400))?;
         // Too much is kept rather than this run's details lost: the next run prunes again.
         let _ = self.prune(&dir);
         Ok(dir)
@@ -79,6 +78,46 @@ impl Evidence {
             }
         }
         Ok(())
+    }
+}
+
+/// Copies a journal. Nobody writes to the copy again: what is changed later was changed by hand.
+fn seal(journal: &Path, part: &Path) -> io::Result<()> {
+    // One that a killed collector left may be sealed already.
+    let _ = fs::remove_file(part);
+    let mut copy = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(part)?;
+    io::copy(&mut File::open(journal)?, &mut copy)?;
+    copy.set_permissions(Permissions::from_mode(0o400))
+}
+
+/// Gives it its name, whole, unless there is one with other content. Whoever attends to the run holds
+/// its lock, so nobody else does this meanwhile.
+fn place(part: &Path, kept: &Path) -> io::Result<()> {
+    if !kept.exists() {
+        return fs::rename(part, kept);
+    }
+    if !same(part, kept)? {
+        return Err(io::ErrorKind::AlreadyExists.into());
+    }
+    fs::remove_file(part)
+}
+
+fn same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (one, other) = (File::open(one)?, File::open(other)?);
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut one, mut other) = (BufReader::new(one).bytes(), BufReader::new(other).bytes());
+    loop {
+        match (one.next().transpose()?, other.next().transpose()?) {
+            (None, None) => return Ok(true),
+            (one, other) if one == other => {}
+            _ => return Ok(false),
+        }
     }
 }
 
@@ -159,11 +198,33 @@ mod tests {
         let journal = dir.path().join("j");
         fs::write(&journal, "x").unwrap();
         let evidence = Evidence::of(dir.path());
-        evidence.keep("a", &journal).unwrap();
-        assert_eq!(
-            evidence.keep("a", &journal).unwrap_err().kind(),
-            io::ErrorKind::AlreadyExists
-        );
+        let kept = evidence.keep("a", &journal).unwrap();
+        for other in ["y", "xx"] {
+            fs::write(&journal, other).unwrap();
+            let error = evidence.keep("a", &journal).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        }
+        assert_eq!(fs::read_to_string(kept.join("journal.jsonl")).unwrap(), "x");
+        assert_eq!(fs::read_dir(kept).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_a_killed_collector_kept_or_half_kept_is_kept_by_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = dir.path().join("j");
+        fs::write(&journal, "0123").unwrap();
+        let evidence = Evidence::of(dir.path());
+        let half = dir.path().join("runs/a");
+        fs::create_dir_all(&half).unwrap();
+        fs::write(half.join("journal.part"), "01").unwrap();
+        for _ in 0..2 {
+            let kept = evidence.keep("a", &journal).unwrap();
+            assert_eq!(
+                fs::read_to_string(kept.join("journal.jsonl")).unwrap(),
+                "0123"
+            );
+            assert_eq!(fs::read_dir(kept).unwrap().count(), 1);
+        }
     }
 
     #[test]
