@@ -1,5 +1,6 @@
 //! The command line: every verb with its options, and the help that goes with them.
 
+mod labels;
 mod launcher;
 mod reading;
 
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::engine::EngineKind;
+pub use labels::Labels;
 pub use launcher::{AttendArgs, Ending, FinishArgs, PrepareArgs};
 pub use reading::{
     About, By, DenialsArgs, KeygenArgs, ListArgs, Selection, ShowArgs, SuggestArgs, TailArgs,
@@ -109,12 +111,6 @@ pub struct RunArgs {
     /// Name of the container
     #[arg(long)]
     pub name: Option<String>,
-    /// The agent that the run is for; recorded
-    #[arg(long)]
-    pub agent: Option<String>,
-    /// The branch that the workspace is on; recorded
-    #[arg(long)]
-    pub branch: Option<String>,
     /// Container engine [default: the first that answers]
     #[arg(long, value_enum)]
     pub engine: Option<EngineKind>,
@@ -124,6 +120,9 @@ pub struct RunArgs {
     /// An argument for the engine's `run`; repeat it for an option and its value
     #[arg(long, value_name = "ARG", allow_hyphen_values = true)]
     pub engine_arg: Vec<String>,
+    /// What the record says besides.
+    #[command(flatten)]
+    pub labels: Labels,
     /// Where the session log is kept
     #[command(flatten)]
     pub audit: AuditArgs,

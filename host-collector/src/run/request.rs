@@ -117,6 +117,7 @@ impl Request {
         command: Vec<String>,
     ) -> Launched {
         let policy = self.policy.as_ref();
+        let labels = args.labels.clone();
         Launched {
             image: args.image.clone(),
             workspace: self
@@ -124,8 +125,14 @@ impl Request {
                 .as_ref()
                 .map(|workspace| workspace.path.clone()),
             workdir: self.workdir(args),
-            agent: args.agent.clone(),
-            branch: args.branch.clone(),
+            agent: labels.agent,
+            branch: labels.branch,
+            routed_from: labels.routed_from,
+            route_reason: labels.route_reason,
+            route_id: labels.route_id,
+            route_attempt: labels.route_attempt,
+            handoff_from: labels.handoff_from,
+            handoff_session: labels.handoff_session,
             command,
             engine: Some(engine.as_str().to_owned()),
             runtime: args.runtime.clone(),

@@ -142,6 +142,9 @@ fn launch(session: &Session, now: Timestamp, zone: &TimeZone, out: &mut String) 
             field(out, name, value)?;
         }
     }
+    if let Some(attempt) = launch.route_attempt {
+        field(out, "attempt", &attempt.to_string())?;
+    }
     if let Some(names) = launch.env_names.as_ref().filter(|names| !names.is_empty()) {
         words(out, "variables", names)?;
     }

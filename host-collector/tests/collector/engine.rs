@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::{
     container::{AGAIN, lines},
-    schema::faults_of,
+    schema::{faults_of, faults_of_answer},
 };
 
 /// A host with an engine of which everything is known.
@@ -147,9 +147,15 @@ impl Host {
         command
     }
 
-    /// Runs a verb to its end.
+    /// Runs a verb to its end. What it prints as JSON is as its schema says.
     pub(crate) fn does(&self, arguments: &[&str]) -> Done {
-        Done::of(self.collector(arguments).output().unwrap())
+        let done = Done::of(self.collector(arguments).output().unwrap());
+        let is_json = arguments.contains(&"--json") || arguments.contains(&"prepare");
+        if let Some(verb) = arguments.first().filter(|_| is_json && done.code < 2) {
+            let faults = faults_of_answer(verb, &done.stdout);
+            assert_eq!(faults, [""; 0], "{}", done.stdout);
+        }
+        done
     }
 
     /// Every call of the engine, one a line.

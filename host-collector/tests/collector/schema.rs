@@ -1,5 +1,6 @@
-//! `docs/session-log.schema.json`: what it takes and what it does not. Every line that another test
-//! here reads from a log goes through it as well.
+//! `docs/session-log.schema.json` and `docs/answers.schema.json`: what they take and what they do
+//! not. Every line that another test here reads from a log, and all JSON that a verb prints there,
+//! goes through them as well.
 
 use std::sync::LazyLock;
 
@@ -22,6 +23,49 @@ pub(crate) fn faults_of(line: &Value) -> Vec<String> {
     errors
         .map(|error| format!("{}: {error}", error.instance_path()))
         .collect()
+}
+
+/// What the verbs print, by verb.
+static ANSWERS: LazyLock<Value> = LazyLock::new(|| {
+    let text = include_str!("../../../docs/answers.schema.json");
+    let schema: Value = serde_json::from_str(text).unwrap();
+    schema.get("$defs").unwrap().clone()
+});
+
+/// What is wrong with what a verb has printed: nothing, for one that prints no object of its own.
+pub(crate) fn faults_of_answer(verb: &str, printed: &str) -> Vec<String> {
+    if ANSWERS.get(verb).is_none() {
+        return Vec::new();
+    }
+    let schema = json!({"$ref": format!("#/$defs/{verb}"), "$defs": *ANSWERS});
+    let validator = jsonschema::draft202012::new(&schema).unwrap();
+    let answer: Value = serde_json::from_str(printed).unwrap();
+    let errors = validator.iter_errors(&answer);
+    errors
+        .map(|error| format!("{verb}{}: {error}", error.instance_path()))
+        .collect()
+}
+
+#[test]
+fn a_field_that_is_not_described_or_is_missing_is_a_fault_of_the_answer() {
+    let whole = json!({"verdict": "deny", "reason": "malformed", "rule": null, "hint": null});
+    assert_eq!(faults_of_answer("explain", &whole.to_string()), [""; 0]);
+    for (field, value) in [
+        ("verdict", json!("maybe")),
+        ("reason", json!("Not a word")),
+        ("rule", json!(1)),
+        ("new", json!(1)),
+    ] {
+        let mut answer = whole.clone();
+        answer[field] = value;
+        assert_ne!(
+            faults_of_answer("explain", &answer.to_string()),
+            [""; 0],
+            "{field}"
+        );
+    }
+    let without = json!({"verdict": "allow"}).to_string();
+    assert_eq!(faults_of_answer("explain", &without).len(), 3);
 }
 
 /// A line with every field of the design's list that this program writes.
