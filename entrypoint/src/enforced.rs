@@ -13,7 +13,7 @@ use crate::{
     environment,
     failure::Failure,
     finish,
-    firewall::{Counters, Firewall, Openings, Plan},
+    firewall::{Counters, Firewall, Plan},
     guest::Guest,
     identity::Identities,
     launch::Launch,
@@ -70,9 +70,8 @@ impl Enforced {
             ipv6,
             degradations: proxy.degradations.clone(),
         };
-        let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
         let identity = identities.proxy.clone();
-        let proxy = ProxyWatch::new(identity, listeners, start, openings, proxy);
+        let proxy = ProxyWatch::new(identity, listeners, start, proxy);
         Ok(Self {
             firewall,
             proxy,
@@ -106,11 +105,18 @@ impl Enforced {
             .into_async()
             .map_err(Failure::system("wait for signals"))?;
         let account = Account::new(outbox);
-        let mut session = Session::new(account, channel, self.proxy, self.nflog, signals);
+        let mut session = Session::new(
+            account,
+            channel,
+            self.proxy,
+            self.firewall,
+            self.nflog,
+            signals,
+        );
         let started = Guest::start(config, launch, &environment);
         sacrifice.end();
         let attended = match started {
-            Ok(guest) => attend(&mut session, &guest, &self.firewall, user).await,
+            Ok(guest) => attend(&mut session, &guest, user).await,
             Err(error) => {
                 finish::close_unstarted(&mut session, error.exit()).await;
                 Ok(Outcome {
@@ -123,14 +129,9 @@ impl Enforced {
     }
 }
 
-async fn attend(
-    session: &mut Session,
-    guest: &Guest,
-    firewall: &Firewall,
-    user: &User,
-) -> io::Result<Outcome> {
+async fn attend(session: &mut Session, guest: &Guest, user: &User) -> io::Result<Outcome> {
     let ended = session.attend(guest).await?;
-    finish::finish(session, guest, ended, firewall, user).await?;
+    finish::finish(session, guest, ended, user).await?;
     Ok(Outcome {
         code: ended.exit_code(),
         complaint: None,

@@ -12,7 +12,6 @@ use crate::{
     channel::Channel,
     everyone,
     failure::Failure,
-    firewall::Firewall,
     guest::{Ended, Guest},
     outbox::Outbox,
     session::Session,
@@ -23,7 +22,6 @@ pub(crate) async fn finish(
     session: &mut Session,
     guest: &Guest,
     ended: Ended,
-    firewall: &Firewall,
     user: &User,
 ) -> io::Result<()> {
     // Asked first: what follows starts children of PID 1's own.
@@ -36,7 +34,7 @@ pub(crate) async fn finish(
     session
         .attend_until(guest, deadline, |session| session.proxy.is_drained())
         .await?;
-    match firewall.counters() {
+    match session.firewall.counters() {
         Ok(counters) => {
             // The kernel gathers samples before it hands them over: the last are still with it.
             let deadline = Instant::now() + LAST_SAMPLES;

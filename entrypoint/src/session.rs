@@ -7,6 +7,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use crate::{
     account::Account,
     channel::Channel,
+    firewall::Firewall,
     guest::{Ended, Guest},
     nflog::{NfLog, RefusedPacket},
     outbox::Outbox,
@@ -22,6 +23,8 @@ pub(crate) struct Session {
     pub(crate) channel: Option<Channel>,
     /// The proxy, kept running.
     pub(crate) proxy: ProxyWatch,
+    /// The rules. Whatever is changed of them is changed through this.
+    pub(crate) firewall: Firewall,
     nflog: NfLog,
     signals: AsyncSignals,
     flush_at: Option<Instant>,
@@ -44,6 +47,7 @@ impl Session {
         account: Account,
         channel: Option<Channel>,
         proxy: ProxyWatch,
+        firewall: Firewall,
         nflog: NfLog,
         signals: AsyncSignals,
     ) -> Self {
@@ -53,6 +57,7 @@ impl Session {
             account,
             channel,
             proxy,
+            firewall,
             nflog,
             signals,
             flush_at: None,
@@ -91,6 +96,7 @@ impl Session {
             account,
             channel,
             proxy,
+            firewall: _,
             nflog,
             signals,
             flush_at,
@@ -110,7 +116,8 @@ impl Session {
         match event {
             Event::Signal(signal) => return Ok(handle_signal(signal?, guest)),
             Event::Proxy(happening) => {
-                self.proxy.handle(happening, &mut self.account);
+                self.proxy
+                    .handle(happening, &mut self.account, &mut self.firewall);
                 // The proxy has already gathered what belongs together.
                 self.flush();
             }

@@ -6,7 +6,7 @@ use report::link::{FromProxy, Open, Start};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    account::Account, firewall::Openings, identity::Unprivileged, listeners::Listeners,
+    account::Account, firewall::Firewall, identity::Unprivileged, listeners::Listeners,
     proxy::Proxy,
 };
 
@@ -15,7 +15,6 @@ pub(crate) struct ProxyWatch {
     identity: Unprivileged,
     listeners: Listeners,
     start: Start,
-    openings: Openings,
     state: State,
     failures: u32,
 }
@@ -46,14 +45,12 @@ impl ProxyWatch {
         identity: Unprivileged,
         listeners: Listeners,
         start: Start,
-        openings: Openings,
         proxy: Proxy,
     ) -> Self {
         Self {
             identity,
             listeners,
             start,
-            openings,
             state: State::Running(proxy),
             failures: 0,
         }
@@ -84,9 +81,14 @@ impl ProxyWatch {
     }
 
     /// Takes note of what happened.
-    pub(crate) fn handle(&mut self, happening: Happening, account: &mut Account) {
+    pub(crate) fn handle(
+        &mut self,
+        happening: Happening,
+        account: &mut Account,
+        firewall: &mut Firewall,
+    ) {
         match happening {
-            Happening::Said(FromProxy::Open(request)) => self.open(&request),
+            Happening::Said(FromProxy::Open(request)) => self.open(&request, firewall),
             Happening::Said(message) => account.hear(message),
             Happening::Drained => self.state = State::Drained,
             Happening::Lost(error) => self.lost(&error, account),
@@ -95,14 +97,14 @@ impl ProxyWatch {
     }
 
     /// Lets the guest reach what a name resolved to, and says whether it can.
-    fn open(&mut self, request: &Open) {
+    fn open(&self, request: &Open, firewall: &mut Firewall) {
         let Open {
             id,
             endpoints,
             seconds,
         } = request;
-        let opened = endpoints.len() <= Open::MAX_ENDPOINTS
-            && self.openings.open(endpoints, *seconds).is_ok();
+        let opened =
+            endpoints.len() <= Open::MAX_ENDPOINTS && firewall.open(endpoints, *seconds).is_ok();
         if let State::Running(proxy) = &self.state {
             // Without an answer the question fails, after a while.
             let _ = proxy.opened(*id, opened);

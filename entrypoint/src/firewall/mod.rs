@@ -1,4 +1,6 @@
 //! The ruleset in the kernel: loaded whole or not at all, and its counters read back.
+//!
+//! Whatever PID 1 changes of it goes through [`Firewall`]: what does not is somebody else's doing.
 
 mod incoming;
 mod nft;
@@ -7,10 +9,13 @@ mod ruleset;
 mod terms;
 mod transaction;
 
+use std::{io, net::SocketAddr};
+
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use self::{openings::Openings, ruleset::Plan};
+use self::openings::Openings;
+pub(crate) use self::ruleset::Plan;
 use crate::failure::Failure;
 
 /// NFLOG group of the refused packets, in the container's own network namespace.
@@ -21,9 +26,9 @@ const LOG_SNAPLEN: u32 = 128;
 const LOG_THRESHOLD: u32 = 64;
 
 /// A loaded ruleset. Nothing runs in the container before there is one.
-#[derive(Debug)]
 pub(crate) struct Firewall {
     digest: String,
+    openings: Openings,
     counters_before: Counters,
 }
 
@@ -45,10 +50,18 @@ impl Firewall {
             .map_err(|error| Failure::setup(nft::LOAD, error, "report this as a defect"))?;
         nft::run(&["-j", "-f", "-"], &text)?;
         let digest = hex(&Sha256::digest(&text));
+        let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
         Ok(Self {
             digest,
+            openings,
             counters_before: Counters::default(),
         })
+    }
+
+    /// Lets the guest dial these for so many seconds from now, also those that it could dial
+    /// already. All of them, or an error.
+    pub(crate) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
+        self.openings.open(endpoints, seconds)
     }
 
     /// SHA-256 of the transaction, in hexadecimal.

@@ -22,7 +22,7 @@ use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 use super::TABLE;
 
 /// The way to the sets of addresses that the guest may dial.
-pub(crate) struct Openings {
+pub(super) struct Openings {
     socket: Socket,
 }
 
@@ -31,7 +31,7 @@ pub(super) const SETS: &str = "allow";
 
 impl Openings {
     /// Opens the way, which takes `NET_ADMIN` and keeps on taking it.
-    pub(crate) fn connect() -> io::Result<Self> {
+    pub(super) fn connect() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
@@ -40,7 +40,7 @@ impl Openings {
 
     /// Lets the guest dial these for so many seconds from now, also those that it could dial
     /// already. All of them, or an error.
-    pub(crate) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
+    pub(super) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
         let seconds = seconds.clamp(SHORTEST, LONGEST);
         let (v4, v6): (Vec<_>, Vec<_>) = endpoints.iter().partition(|to| to.is_ipv4());
         for (suffix, endpoints) in [("4", v4), ("6", v6)] {
