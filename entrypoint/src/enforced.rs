@@ -64,7 +64,7 @@ impl Enforced {
         let nflog = NfLog::bind().map_err(Failure::system("read refused packets"))?;
         let report = Enforcing {
             enforcement: Enforcement::Name,
-            backend: Printable::new("nftables"),
+            backend: Printable::new(firewall.backend()),
             ruleset_digest: Printable::new(firewall.digest()),
             self_test: proof.results,
             ipv6,

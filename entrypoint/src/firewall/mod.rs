@@ -1,38 +1,34 @@
-//! The ruleset in the kernel: loaded whole or not at all, and its counters read back.
+//! The rules in the kernel, in whichever of its firewalls there is, and their counters read back.
 //!
-//! Whatever PID 1 changes of it goes through [`Firewall`]: what does not is somebody else's doing.
+//! Whatever PID 1 changes of them goes through [`Firewall`]: what does not is somebody else's doing.
 
-mod incoming;
-mod nft;
-mod openings;
-mod ruleset;
-mod terms;
-mod transaction;
+mod nftables;
+mod plan;
 
 use std::{io, net::SocketAddr};
 
-use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use self::openings::Openings;
-pub(crate) use self::ruleset::Plan;
+use self::nftables::Table;
+pub(crate) use self::plan::Plan;
 use crate::failure::Failure;
 
 /// NFLOG group of the refused packets, in the container's own network namespace.
 pub(crate) const LOG_GROUP: u16 = 4100;
-/// Enough of a packet for its addresses and ports, IPv6 extension headers included.
-const LOG_SNAPLEN: u32 = 128;
-/// Packets that the kernel gathers before it wakes PID 1.
-const LOG_THRESHOLD: u32 = 64;
 
-/// A loaded ruleset. Nothing runs in the container before there is one.
+/// Loaded rules. Nothing runs in the container before there are some.
 pub(crate) struct Firewall {
+    backend: Backend,
     digest: String,
-    openings: Openings,
     counters_before: Counters,
 }
 
-/// The named counters, in packets.
+/// Where the rules are. All of them have the same effect, or say what they lack.
+enum Backend {
+    Nftables(Table),
+}
+
+/// What was refused, in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     /// Refused on their way out.
@@ -44,34 +40,41 @@ pub(crate) struct Counters {
 }
 
 impl Firewall {
-    /// Loads the ruleset of `plan` in one transaction.
+    /// Loads the rules of `plan`.
     pub(crate) fn load(plan: &Plan) -> Result<Self, Failure> {
-        let text = serde_json::to_string(&plan.ruleset())
-            .map_err(|error| Failure::setup(nft::LOAD, error, "report this as a defect"))?;
-        nft::run(&["-j", "-f", "-"], &text)?;
-        let digest = hex(&Sha256::digest(&text));
-        let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
+        let (table, loaded) = Table::load(plan)?;
         Ok(Self {
-            digest,
-            openings,
+            backend: Backend::Nftables(table),
+            digest: hex(&Sha256::digest(loaded)),
             counters_before: Counters::default(),
         })
+    }
+
+    /// What the report calls the backend.
+    pub(crate) const fn backend(&self) -> &'static str {
+        match &self.backend {
+            Backend::Nftables(_) => "nftables",
+        }
     }
 
     /// Lets the guest dial these for so many seconds from now, also those that it could dial
     /// already. All of them, or an error.
     pub(crate) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
-        self.openings.open(endpoints, seconds)
+        match &mut self.backend {
+            Backend::Nftables(table) => table.open(endpoints, seconds),
+        }
     }
 
-    /// SHA-256 of the transaction, in hexadecimal.
+    /// SHA-256 of what was loaded, in hexadecimal.
     pub(crate) fn digest(&self) -> &str {
         &self.digest
     }
 
-    /// What was counted since the ruleset was loaded, less what was set aside.
+    /// What was counted since the rules were loaded, less what was set aside.
     pub(crate) fn counters(&self) -> Result<Counters, Failure> {
-        let now = read_counters()?;
+        let now = match &self.backend {
+            Backend::Nftables(_) => Table::counters()?,
+        };
         let before = self.counters_before;
         Ok(Counters {
             packets: now.packets.saturating_sub(before.packets),
@@ -86,48 +89,6 @@ impl Firewall {
     }
 }
 
-fn read_counters() -> Result<Counters, Failure> {
-    let text = nft::run(&["-j", "list", "counters", "table", "inet", TABLE], "")?;
-    parse_counters(&text)
-        .map_err(|error| Failure::setup("read the counters", error, "use nft 1.0 or later"))
-}
-
-/// The crate's own type holds 32 bits, which a flood passes in hours.
-fn parse_counters(text: &str) -> Result<Counters, serde_json::Error> {
-    let listing: Listing = serde_json::from_str(text)?;
-    let packets = |name| {
-        let counters = listing
-            .nftables
-            .iter()
-            .filter_map(|object| object.counter.as_ref());
-        counters
-            .filter(|counter| counter.name == name)
-            .map(|counter| counter.packets)
-            .sum()
-    };
-    Ok(Counters {
-        packets: packets(DENIED_PACKETS),
-        quic: packets(DENIED_QUIC),
-        ingress: packets(DENIED_INGRESS),
-    })
-}
-
-#[derive(Deserialize)]
-struct Listing {
-    nftables: Vec<Listed>,
-}
-
-#[derive(Deserialize)]
-struct Listed {
-    counter: Option<ListedCounter>,
-}
-
-#[derive(Deserialize)]
-struct ListedCounter {
-    name: String,
-    packets: u64,
-}
-
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut out, byte| {
@@ -137,53 +98,9 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-const TABLE: &str = "sandbox_egress";
-const DENIED_PACKETS: &str = "denied_packets";
-const DENIED_QUIC: &str = "denied_quic";
-const DENIED_INGRESS: &str = "denied_ingress";
-const LINK_CONTROL: &str = "link_control";
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_counter_may_exceed_32_bits() {
-        let text = r#"{"nftables":[{"metainfo":{"version":"1.0.6"}},
-            {"counter":{"family":"inet","name":"denied_packets","table":"sandbox_egress","handle":1,
-                "packets":5000000000,"bytes":9}},
-            {"counter":{"family":"inet","name":"denied_quic","table":"sandbox_egress","handle":2,
-                "packets":2,"bytes":9}}]}"#;
-        let counters = parse_counters(text).unwrap();
-        assert_eq!(
-            counters,
-            Counters {
-                packets: 5_000_000_000,
-                quic: 2,
-                ingress: 0
-            }
-        );
-    }
-
-    #[test]
-    fn counters_that_are_not_listed_are_nothing_yet() {
-        assert_eq!(
-            parse_counters(r#"{"nftables":[]}"#).unwrap(),
-            Counters::default()
-        );
-    }
-
-    #[test]
-    fn a_listing_that_is_none_is_an_error_and_not_nothing() {
-        for text in [
-            "",
-            "{}",
-            "[]",
-            r#"{"nftables":[{"counter":{"name":"denied_quic"}}]}"#,
-        ] {
-            assert!(parse_counters(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_digest_is_lower_case_hexadecimal_of_full_length() {

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 use nftables::{expr::MetaKey, schema::Nftables};
-use policy::AddressRule;
 
 use super::{
     DENIED_PACKETS, DENIED_QUIC, incoming,
@@ -20,36 +19,7 @@ use super::{
     },
     transaction::{FORWARD, LEAVING, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
 };
-use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
-
-/// Everything that the rules depend on.
-#[derive(Debug, Clone)]
-pub(crate) struct Plan {
-    /// Who may dial.
-    pub(crate) proxy_uid: u32,
-    /// The listener that redirected connections over IPv4 arrive at.
-    pub(crate) redirect4: u16,
-    /// The same over IPv6, where the container has it.
-    pub(crate) redirect6: Option<u16>,
-    /// Where DNS over IPv4 is answered.
-    pub(crate) dns4: DnsPorts,
-    /// The same over IPv6.
-    pub(crate) dns6: Option<DnsPorts>,
-    /// Ports whose streams carry a name.
-    pub(crate) stream_ports: BTreeSet<u16>,
-    /// What may be reached by address.
-    pub(crate) ranges: Vec<AddressRule>,
-    /// Guarded ranges that an entry names.
-    pub(crate) lifted: Vec<IpNet>,
-    /// What the proxy must not dial.
-    pub(crate) guarded: Vec<IpNet>,
-    /// The port of the proxy that this network demands, if it does.
-    pub(crate) upstream_port: Option<u16>,
-    /// What may be dialled from outside.
-    pub(crate) ingress: Vec<IngressPort>,
-    /// The container's addresses, gateways and resolvers.
-    pub(crate) here: Surroundings,
-}
+use crate::firewall::plan::{LOOPBACK, Plan};
 
 impl Plan {
     /// The whole ruleset as one transaction, which replaces an earlier one of ours and touches
@@ -129,11 +99,6 @@ impl Plan {
     /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
     fn roots(&self) -> Term {
         any_of(self.root_uids().map(number))
-    }
-
-    fn root_uids(&self) -> impl Iterator<Item = u32> {
-        let overflow = self.here.remapped.then_some(OVERFLOW_UID);
-        [0].into_iter().chain(overflow)
     }
 
     /// nat output: who does not know of the proxy is brought to it. Everything of the guest's user
@@ -301,18 +266,6 @@ fn accept_opened(rules: &mut Transaction) {
     }
 }
 
-const LOOPBACK: [IpNet; 2] = [
-    IpNet::V4(ipnet::Ipv4Net::new_assert(
-        std::net::Ipv4Addr::new(127, 0, 0, 0),
-        8,
-    )),
-    IpNet::V6(ipnet::Ipv6Net::new_assert(
-        std::net::Ipv6Addr::LOCALHOST,
-        128,
-    )),
-];
-const OVERFLOW_UID: u32 = 65534;
-
 #[cfg(test)]
 mod tests {
     use std::{
@@ -320,43 +273,8 @@ mod tests {
         process::{Command, Stdio},
     };
 
-    use policy::Policy;
-    use report::Ipv6;
-
     use super::*;
-
-    fn plan(list: &str, ingress: &[&str]) -> Plan {
-        let policy = Policy::parse(list).unwrap();
-        Plan {
-            proxy_uid: 990,
-            redirect4: 40_004,
-            redirect6: Some(40_006),
-            dns4: DnsPorts {
-                udp: 40_014,
-                tcp: 40_024,
-            },
-            dns6: Some(DnsPorts {
-                udp: 40_016,
-                tcp: 40_026,
-            }),
-            stream_ports: policy.stream_ports(),
-            ranges: policy.address_rules(),
-            lifted: policy.lifted_ranges(),
-            guarded: policy::guarded_ranges(),
-            upstream_port: Some(3129),
-            ingress: ingress.iter().map(|item| item.parse().unwrap()).collect(),
-            here: Surroundings {
-                own: vec![
-                    "172.17.0.2/16".parse().unwrap(),
-                    "fd00::2/64".parse().unwrap(),
-                ],
-                gateways: vec!["172.17.0.1".parse().unwrap()],
-                resolvers: vec!["127.0.0.11".parse().unwrap(), "10.0.0.53".parse().unwrap()],
-                ipv6: Ipv6::Routed,
-                remapped: true,
-            },
-        }
-    }
+    use crate::firewall::plan::tests::plan;
 
     /// Loads the ruleset into a network namespace of its own, without the files that a small image
     /// does not have, and returns what nft makes of it.

@@ -1,0 +1,94 @@
+//! Everything that the rules depend on, whichever part of the kernel they are loaded into.
+
+use std::{collections::BTreeSet, net};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use policy::AddressRule;
+
+use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
+
+/// Everything that the rules depend on.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    /// Who may dial.
+    pub(crate) proxy_uid: u32,
+    /// The listener that redirected connections over IPv4 arrive at.
+    pub(crate) redirect4: u16,
+    /// The same over IPv6, where the container has it.
+    pub(crate) redirect6: Option<u16>,
+    /// Where DNS over IPv4 is answered.
+    pub(crate) dns4: DnsPorts,
+    /// The same over IPv6.
+    pub(crate) dns6: Option<DnsPorts>,
+    /// Ports whose streams carry a name.
+    pub(crate) stream_ports: BTreeSet<u16>,
+    /// What may be reached by address.
+    pub(crate) ranges: Vec<AddressRule>,
+    /// Guarded ranges that an entry names.
+    pub(crate) lifted: Vec<IpNet>,
+    /// What the proxy must not dial.
+    pub(crate) guarded: Vec<IpNet>,
+    /// The port of the proxy that this network demands, if it does.
+    pub(crate) upstream_port: Option<u16>,
+    /// What may be dialled from outside.
+    pub(crate) ingress: Vec<IngressPort>,
+    /// The container's addresses, gateways and resolvers.
+    pub(crate) here: Surroundings,
+}
+
+impl Plan {
+    /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
+    pub(super) fn root_uids(&self) -> impl Iterator<Item = u32> {
+        let overflow = self.here.remapped.then_some(OVERFLOW_UID);
+        [0].into_iter().chain(overflow)
+    }
+}
+
+/// What never leaves, by destination.
+pub(super) const LOOPBACK: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(net::Ipv4Addr::new(127, 0, 0, 0), 8)),
+    IpNet::V6(Ipv6Net::new_assert(net::Ipv6Addr::LOCALHOST, 128)),
+];
+const OVERFLOW_UID: u32 = 65534;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use policy::Policy;
+    use report::Ipv6;
+
+    use super::*;
+
+    /// A plan with something of everything.
+    pub(in crate::firewall) fn plan(list: &str, ingress: &[&str]) -> Plan {
+        let policy = Policy::parse(list).unwrap();
+        Plan {
+            proxy_uid: 990,
+            redirect4: 40_004,
+            redirect6: Some(40_006),
+            dns4: DnsPorts {
+                udp: 40_014,
+                tcp: 40_024,
+            },
+            dns6: Some(DnsPorts {
+                udp: 40_016,
+                tcp: 40_026,
+            }),
+            stream_ports: policy.stream_ports(),
+            ranges: policy.address_rules(),
+            lifted: policy.lifted_ranges(),
+            guarded: policy::guarded_ranges(),
+            upstream_port: Some(3129),
+            ingress: ingress.iter().map(|item| item.parse().unwrap()).collect(),
+            here: Surroundings {
+                own: vec![
+                    "172.17.0.2/16".parse().unwrap(),
+                    "fd00::2/64".parse().unwrap(),
+                ],
+                gateways: vec!["172.17.0.1".parse().unwrap()],
+                resolvers: vec!["127.0.0.11".parse().unwrap(), "10.0.0.53".parse().unwrap()],
+                ipv6: Ipv6::Routed,
+                remapped: true,
+            },
+        }
+    }
+}
