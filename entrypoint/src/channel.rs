@@ -2,9 +2,10 @@
 //! this process should the collector be killed and another go on in its place.
 
 mod greeting;
+mod hatch;
 mod link;
 
-use std::{path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use report::{Body, Hello, MAX_FRAME, PROTOCOL, Printable, Resume, encode};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -13,19 +14,30 @@ use crate::{
     config::{Allowlist, Report},
     failure::Failure,
     outbox::Outbox,
+    transport::{Ends, Transport},
 };
-use greeting::{PATIENCE, greet};
+use greeting::{PATIENCE, connect, greet};
+use hatch::{Hatch, receive};
 use link::Link;
 
 /// A channel that a collector has welcomed once.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    socket: PathBuf,
+    way: Way,
     /// What another collector is told.
     resume: Vec<u8>,
     state: State,
     /// Attempts to come back since there was a connection.
     attempts: u32,
+}
+
+/// How a collector is met again.
+#[derive(Debug)]
+enum Way {
+    /// It listens there.
+    Out(PathBuf),
+    /// It comes in there, and must know the secret.
+    In(PathBuf, String),
 }
 
 #[derive(Debug)]
@@ -36,6 +48,10 @@ enum State {
     Returning(Link, Instant),
     /// Without a connection. The next attempt is due then.
     Away(Instant),
+    /// Without a connection: a collector may come in.
+    Open(Hatch),
+    /// Somebody has come in, who should prove to be a collector by then.
+    Asked(Hatch, Link, Instant),
 }
 
 impl Channel {
@@ -43,7 +59,7 @@ impl Channel {
     /// `None` where it is not.
     ///
     /// Must be called within the runtime.
-    pub(crate) fn open(
+    pub(crate) async fn open(
         allowlist: &Allowlist,
         guest_uid: u32,
         outbox: &mut Outbox,
@@ -59,24 +75,25 @@ impl Channel {
             guest_uid,
         };
         outbox.push(Body::Hello(hello));
-        match greet(&allowlist.socket, outbox) {
-            Ok((link, token)) => Ok(Some(Self::up(allowlist.socket.clone(), link, token))),
+        let (place, met) = meet(allowlist, outbox).await;
+        match met {
+            Ok(channel) => Ok(Some(channel)),
             Err(_) if allowlist.report == Report::BestEffort => Ok(None),
             Err(error) => Err(Failure::setup(
                 "open the report channel",
-                format_args!("{}: {error}", allowlist.socket.display()),
+                format_args!("{}: {error}", place.display()),
                 "start the container by `host-collector run`, or set SANDBOX_REPORT=best-effort",
             )),
         }
     }
 
-    fn up(socket: PathBuf, link: Link, resume_token: String) -> Self {
+    fn up(way: Way, link: Link, resume_token: String) -> Self {
         let resume = Resume {
             protocol: PROTOCOL,
             resume_token,
         };
         Self {
-            socket,
+            way,
             // A token that no line can hold comes from no collector of ours.
             resume: encode(&resume, MAX_FRAME).unwrap_or_default(),
             state: State::Up(link),
@@ -92,14 +109,34 @@ impl Channel {
     pub(crate) async fn pump(&mut self, outbox: &mut Outbox) {
         match &mut self.state {
             State::Up(link) => {
-                if link.converse(outbox).await.is_err() {
+                let heard = link.heard();
+                let conversed = link.converse(outbox);
+                let conversed = match self.way {
+                    Way::Out(_) => conversed.await,
+                    // A network may lie between, of whose end nobody tells.
+                    Way::In(..) => timeout_at(heard + SILENCE, conversed)
+                        .await
+                        .unwrap_or_else(|late| Err(late.into())),
+                };
+                if conversed.is_err() {
                     self.retreat();
                 }
             }
             State::Returning(link, until) => match timeout_at(*until, link.welcome()).await {
-                Ok(Ok(stored)) => self.arrive(stored, outbox),
+                Ok(Ok(welcome)) => self.arrive(welcome.stored, outbox),
                 Ok(Err(_)) | Err(_) => self.retreat(),
             },
+            State::Open(hatch) => {
+                let knocked = hatch.knock().await;
+                self.ask(knocked);
+            }
+            State::Asked(_, link, until) => {
+                let Way::In(_, secret) = &self.way else {
+                    return self.retreat();
+                };
+                let proved = timeout_at(*until, link.proof_of(secret)).await;
+                self.answer(matches!(proved, Ok(Ok(()))));
+            }
             State::Away(at) => {
                 sleep_until(*at).await;
                 self.come_back();
@@ -120,15 +157,49 @@ impl Channel {
     }
 
     fn come_back(&mut self) {
-        match Link::connect(&self.socket, &self.resume) {
-            Ok(link) => self.state = State::Returning(link, Instant::now() + PATIENCE),
+        let state = match &self.way {
+            Way::Out(socket) => Link::connect(socket, &self.resume)
+                .map(|link| State::Returning(link, Instant::now() + PATIENCE)),
+            Way::In(directory, _) => Hatch::open(directory).map(State::Open),
+        };
+        match state {
+            Ok(state) => self.state = state,
             Err(_) => self.retreat(),
         }
     }
 
+    /// One at a time: whoever comes meanwhile waits at the hatch.
+    fn ask(&mut self, knocked: io::Result<Link>) {
+        let until = Instant::now() + PATIENCE;
+        if let (State::Open(hatch), Ok(link)) = (self.leave(), knocked) {
+            self.state = State::Asked(hatch, link, until);
+        } else {
+            self.retreat();
+        }
+    }
+
+    /// The hatch is closed behind a collector, and stays open behind anybody else.
+    fn answer(&mut self, is_proved: bool) {
+        let State::Asked(hatch, link, _) = self.leave() else {
+            return self.retreat();
+        };
+        if !is_proved {
+            self.state = State::Open(hatch);
+        } else if link.say(&self.resume).is_ok() {
+            self.state = State::Returning(link, Instant::now() + PATIENCE);
+        } else {
+            drop(hatch);
+            self.retreat();
+        }
+    }
+
+    /// Out of whatever state this is in.
+    fn leave(&mut self) -> State {
+        std::mem::replace(&mut self.state, State::Away(Instant::now()))
+    }
+
     fn arrive(&mut self, stored: u64, outbox: &mut Outbox) {
-        let away = State::Away(Instant::now());
-        if let State::Returning(link, _) = std::mem::replace(&mut self.state, away) {
+        if let State::Returning(link, _) = self.leave() {
             outbox.resume(stored);
             (self.state, self.attempts) = (State::Up(link), 0);
         }
@@ -139,6 +210,35 @@ impl Channel {
         self.attempts = self.attempts.saturating_add(1);
     }
 }
+
+/// Finds a collector in the way that was asked for; says also where it was looked for.
+async fn meet(allowlist: &Allowlist, outbox: &mut Outbox) -> (PathBuf, io::Result<Channel>) {
+    let Ends { socket, hatch } = allowlist.ends.clone();
+    let connected = match allowlist.transport {
+        Transport::Socket | Transport::Auto => connect(&socket),
+        Transport::Exec => Err(io::ErrorKind::NotConnected.into()),
+    };
+    match connected {
+        Err(_) if allowlist.transport != Transport::Socket => {
+            let met = receive(&hatch, &allowlist.nonce, outbox).await;
+            let up = |(link, token): (Link, String)| {
+                let way = Way::In(hatch.clone(), token.clone());
+                Channel::up(way, link, token)
+            };
+            let met = met.map(up);
+            (hatch, met)
+        }
+        connected => {
+            let met = connected.and_then(|stream| greet(stream, outbox));
+            let up = |(link, token)| Channel::up(Way::Out(socket.clone()), link, token);
+            let met = met.map(up);
+            (socket, met)
+        }
+    }
+}
+
+/// Four heartbeats to which nobody has said a word.
+const SILENCE: Duration = Duration::from_secs(20);
 
 /// Doubles from 50 ms up to 2 s: a collector may be started again in an hour, and is found soon then,
 /// at the cost of one system call every other second until it is.
@@ -169,7 +269,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let link = Link::new(ours, FrameReader::new(MAX_FRAME)).unwrap();
         (
-            Channel::up(socket.clone(), link, "s3cret".into()),
+            Channel::up(Way::Out(socket.clone()), link, "s3cret".into()),
             theirs,
             socket,
         )
@@ -244,6 +344,99 @@ mod tests {
             .collect();
         assert_eq!(seqs, [3, 4]);
         fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+    }
+
+    /// A channel into which a collector has come, that collector's end, and where it came in.
+    fn entered(place: &str) -> (Channel, UnixStream, PathBuf) {
+        let dir = std::env::temp_dir().join(format!("entered-{}-{place}", std::process::id()));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let link = Link::new(ours, FrameReader::new(MAX_FRAME)).unwrap();
+        let way = Way::In(dir.clone(), "s3cret".into());
+        (Channel::up(way, link, "s3cret".into()), theirs, dir)
+    }
+
+    fn attach(secret: &str) -> Vec<u8> {
+        let attach = report::Attach {
+            protocol: PROTOCOL,
+            secret: secret.into(),
+        };
+        encode(&attach, MAX_FRAME).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_comes_in_again_and_only_while_there_is_none() {
+        let (mut channel, theirs, dir) = entered("again");
+        let socket = dir.join(crate::transport::HATCH_SOCKET);
+        let mut outbox = outbox(2);
+        pump_until(&mut channel, &mut outbox, |_, outbox| {
+            outbox.next_bytes().is_none()
+        })
+        .await;
+        assert!(!socket.exists());
+        drop(theirs);
+        pump_until(&mut channel, &mut outbox, |channel, _| {
+            matches!(channel.state, State::Open(_))
+        })
+        .await;
+        let mut stranger = UnixStream::connect(&socket).unwrap();
+        stranger.write_all(&attach("secret")).unwrap();
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(&attach("s3cret")).unwrap();
+        pump_until(&mut channel, &mut outbox, |channel, _| {
+            matches!(channel.state, State::Returning(..))
+        })
+        .await;
+        assert!(!socket.exists());
+        say(&mut stream, &welcome(PROTOCOL, 1));
+        pump_until(&mut channel, &mut outbox, |channel, outbox| {
+            channel.is_up() && outbox.next_bytes().is_none()
+        })
+        .await;
+        drop(channel);
+        let said = BufReader::new(stream).lines().map(Result::unwrap);
+        let said: Vec<_> = said.map(|line| line.contains("\"resume\"")).collect();
+        assert_eq!(said, [true, false], "the resume, and the second message");
+        let told = BufReader::new(stranger).lines().map_while(Result::ok);
+        assert_eq!(told.count(), 0, "who knew no secret was told something");
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_in_and_says_nothing_keeps_a_collector_out_for_seconds_only() {
+        let (mut channel, theirs, dir) = entered("mute");
+        let mut outbox = outbox(0);
+        drop(theirs);
+        pump_until(&mut channel, &mut outbox, |channel, _| {
+            matches!(channel.state, State::Open(_))
+        })
+        .await;
+        let socket = dir.join(crate::transport::HATCH_SOCKET);
+        let _mute = UnixStream::connect(&socket).unwrap();
+        pump_until(&mut channel, &mut outbox, |channel, _| {
+            matches!(channel.state, State::Asked(..))
+        })
+        .await;
+        let start = Instant::now();
+        channel.pump(&mut outbox).await;
+        assert!(matches!(channel.state, State::Open(_)));
+        assert_eq!(start.elapsed().as_secs(), PATIENCE.as_secs());
+        assert!(socket.exists());
+        drop(channel);
+        assert!(!socket.exists());
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_came_in_and_fell_silent_is_given_up() {
+        let (mut channel, _theirs, dir) = entered("silent");
+        let mut outbox = outbox(0);
+        let start = Instant::now();
+        channel.pump(&mut outbox).await;
+        assert!(!channel.is_up());
+        assert_eq!(start.elapsed().as_secs(), SILENCE.as_secs());
+        channel.pump(&mut outbox).await;
+        assert!(matches!(channel.state, State::Open(_)));
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[tokio::test(start_paused = true)]

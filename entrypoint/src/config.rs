@@ -8,6 +8,7 @@ use crate::{
     allow::{self, ALLOW},
     failure::Failure,
     ingress::IngressPort,
+    transport::{Ends, HATCH, Transport},
 };
 
 /// Everything that PID 1 was asked to do.
@@ -34,8 +35,10 @@ pub(crate) struct Allowlist {
     pub(crate) ingress: Vec<IngressPort>,
     /// Whether somebody must be listening to reports.
     pub(crate) report: Report,
-    /// The collector's socket.
-    pub(crate) socket: PathBuf,
+    /// The way that reports take.
+    pub(crate) transport: Transport,
+    /// Where that begins and ends.
+    pub(crate) ends: Ends,
     /// The one-time secret of this run; empty where no collector gave one.
     pub(crate) nonce: String,
     /// An HTTP proxy to dial through, `host:port`.
@@ -96,7 +99,11 @@ impl Allowlist {
             proxy_port: proxy_port(text)?,
             ingress: ingress(text)?,
             report,
-            socket: socket.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from),
+            transport: transport(text)?,
+            ends: Ends {
+                socket: socket.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from),
+                hatch: HATCH.into(),
+            },
             nonce,
             upstream_proxy: upstream_proxy(text)?,
             max_connections: max_connections(text)?,
@@ -139,6 +146,18 @@ fn report(text: Text<'_>, collector_expected: bool) -> Result<Report, Failure> {
             "use `required`, `best-effort` or `off`",
         )),
     }
+}
+
+fn transport(text: Text<'_>) -> Result<Transport, Failure> {
+    let word = text(TRANSPORT)?.unwrap_or_default();
+    let unknown = |_| {
+        Failure::config(
+            TRANSPORT,
+            format_args!("`{word}` is no way to report"),
+            "use `auto`, `socket` or `exec`",
+        )
+    };
+    word.parse().map_err(unknown)
 }
 
 fn proxy_port(text: Text<'_>) -> Result<u16, Failure> {
@@ -225,6 +244,7 @@ fn text(
         .transpose()
 }
 
+const TRANSPORT: &str = "SANDBOX_REPORT_TRANSPORT";
 const DEFAULT_SOCKET: &str = "/run/sandbox-egress/host/report.sock";
 const DEFAULT_PROXY_PORT: u16 = 3128;
 const DEFAULT_MAX_CONNECTIONS: u32 = 4096;
@@ -276,6 +296,7 @@ mod tests {
             ("SANDBOX_ENFORCE", "address"),
             ("SANDBOX_ENFORCE", "none"),
             ("SANDBOX_REPORT", "maybe"),
+            (TRANSPORT, "pigeon"),
             ("SANDBOX_INGRESS_PORTS", "tcp"),
             ("SANDBOX_UPSTREAM_PROXY", "https://proxy.example:3128"),
             (
@@ -385,7 +406,7 @@ mod tests {
             (3128, 4096)
         );
         assert_eq!(
-            allowlist.socket,
+            allowlist.ends.socket,
             PathBuf::from("/run/sandbox-egress/host/report.sock")
         );
         assert!(allowlist.ingress.is_empty() && allowlist.upstream_proxy.is_none());

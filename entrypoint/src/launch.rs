@@ -107,23 +107,28 @@ impl Launch {
             set_thread_groups(&ids.groups)?;
             set_thread_res_gid(ids.gid, ids.gid, ids.gid)?;
             set_thread_res_uid(ids.uid, ids.uid, ids.uid)?;
-            clear_ambient_capability_set()?;
-            let none = CapabilitySet::empty();
-            set_capabilities(
-                None,
-                CapabilitySets {
-                    effective: none,
-                    permitted: none,
-                    inheritable: none,
-                },
-            )?;
-            set_no_new_privs(true)?;
+            renounce_capabilities()?;
         }
         if let Some(families) = &self.families {
             families.apply()?;
         }
         SigSet::empty().thread_set_mask().map_err(io::Error::from)
     }
+}
+
+/// Leaves this thread without a capability, and without a way to one.
+pub(crate) fn renounce_capabilities() -> io::Result<()> {
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: none,
+            permitted: none,
+            inheritable: none,
+        },
+    )?;
+    Ok(set_no_new_privs(true)?)
 }
 
 /// Every capability that this kernel knows; the first that it does not know ends the list.

@@ -1,7 +1,7 @@
 //! PID 1 of a sandbox: closes the network, then starts the guest without privileges.
 //!
 //! `sandbox-entrypoint COMMAND [ARGUMENT…]`, also installed as `sandbox-init` and
-//! `sandbox-firewall`. Everything else is asked of the environment, see README.md.
+//! `sandbox-firewall`; `sandbox-entrypoint stream` is a process beside it. Everything else is asked of the environment, see README.md.
 
 mod account;
 mod accounts;
@@ -30,10 +30,16 @@ mod run;
 mod self_test;
 mod session;
 mod signals;
+mod stream;
 mod surroundings;
+mod transport;
 mod watch;
 
-use std::{ffi::OsStr, io::Write as _, process::ExitCode};
+use std::{
+    ffi::{OsStr, OsString},
+    io::Write as _,
+    process::ExitCode,
+};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
@@ -42,12 +48,22 @@ fn main() -> ExitCode {
         let attempted = self_test::attempt_all(&plan.to_string_lossy());
         return attempted.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
+    let arguments: Vec<OsString> = arguments.collect();
+    if stream::is_asked_for(&arguments) {
+        return match stream::stream() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                complain(&error.to_string());
+                ExitCode::FAILURE
+            }
+        };
+    }
     #[expect(
         clippy::disallowed_methods,
         reason = "the one place where the environment is read"
     )]
     let lookup = |name: &str| std::env::var_os(name);
-    match run::run(arguments.collect(), &lookup) {
+    match run::run(arguments, &lookup) {
         Ok(outcome) => {
             if let Some(complaint) = outcome.complaint {
                 complain(&complaint);

@@ -100,7 +100,7 @@ async fn enforce(
     let here = Surroundings::observe().map_err(Failure::system("look at the network"))?;
     let identities = Identities::resolve(config.run_as.as_deref(), &accounts, here.remapped)?;
     let mut outbox = Outbox::new(clock);
-    let mut channel = Channel::open(allowlist, identities.guest.user().uid, &mut outbox)?;
+    let mut channel = Channel::open(allowlist, identities.guest.user().uid, &mut outbox).await?;
     match Enforced::set_up(allowlist, &identities, here, clock).await {
         Ok(enforced) => {
             enforced

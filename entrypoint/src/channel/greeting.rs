@@ -7,7 +7,7 @@ use std::{
         fs::{MetadataExt as _, PermissionsExt as _},
         net::UnixStream,
     },
-    path::{Path, PathBuf},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -16,11 +16,17 @@ use report::{FrameReader, HostMessage, MAX_FRAME, PROTOCOL};
 use super::link::Link;
 use crate::outbox::Outbox;
 
-/// Connects and exchanges hello and welcome, with the secret to come back with. Nothing else may
-/// happen meanwhile.
-pub(super) fn greet(socket: &Path, outbox: &mut Outbox) -> io::Result<(Link, String)> {
-    close_parent_to_guest(socket)?;
-    let mut stream = UnixStream::connect(socket)?;
+/// Connects to the collector's socket.
+pub(super) fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let Some(parent) = socket.parent().and_then(Path::parent) else {
+        return Err(io::Error::other("the socket has no directory of its own"));
+    };
+    close_to_guest(parent)?;
+    UnixStream::connect(socket)
+}
+
+/// Exchanges hello and welcome, with the secret to come back with. Nothing else may happen meanwhile.
+pub(super) fn greet(mut stream: UnixStream, outbox: &mut Outbox) -> io::Result<(Link, String)> {
     let deadline = Instant::now() + PATIENCE;
     stream.set_write_timeout(Some(PATIENCE))?;
     while let Some(bytes) = outbox.next_bytes() {
@@ -61,21 +67,17 @@ pub(super) fn greet(socket: &Path, outbox: &mut Outbox) -> io::Result<(Link, Str
     Ok((Link::new(stream, reader)?, token))
 }
 
-/// The directory above the mounted one is what keeps the guest from the socket: root's, 0700.
-fn close_parent_to_guest(socket: &Path) -> io::Result<()> {
-    let Some(parent) = socket.parent().and_then(Path::parent) else {
-        return Err(io::Error::other("the socket has no directory of its own"));
-    };
-    let parent: PathBuf = parent.into();
-    let metadata = fs::symlink_metadata(&parent)?;
+/// A directory that keeps the guest from the sockets below it: root's, 0700.
+pub(super) fn close_to_guest(directory: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(directory)?;
     if !metadata.is_dir() || metadata.uid() != 0 {
         return Err(io::Error::other(format!(
             "{} is not a directory of root's",
-            parent.display()
+            directory.display()
         )));
     }
     if metadata.mode() & 0o077 != 0 {
-        fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
 }
@@ -84,7 +86,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::{os::unix::net::UnixListener, path::PathBuf};
 
     use report::{RunClock, Welcome, encode};
 
@@ -120,7 +122,7 @@ mod tests {
             .unwrap();
         let mut outbox = Outbox::new(RunClock::start());
         outbox.push_bye();
-        let result = runtime.block_on(async { greet(&socket, &mut outbox).map(drop) });
+        let result = runtime.block_on(async { greet(connect(&socket)?, &mut outbox).map(drop) });
         collector.join().unwrap();
         assert_eq!(fs::metadata(&parent).unwrap().mode() & 0o777, 0o700);
         fs::remove_dir_all(parent).unwrap();
@@ -155,7 +157,7 @@ mod tests {
     fn a_directory_of_somebody_else_is_refused() {
         let parent = directory();
         std::os::unix::fs::chown(&parent, Some(4242), None).unwrap();
-        let refused = close_parent_to_guest(&parent.join("host/report.sock"));
+        let refused = connect(&parent.join("host/report.sock")).map(drop);
         assert!(
             refused
                 .unwrap_err()
@@ -170,19 +172,16 @@ mod tests {
         let parent = directory();
         let link = parent.join("link");
         std::os::unix::fs::symlink(parent.join("host"), &link).unwrap();
-        assert!(close_parent_to_guest(&link.join("x/report.sock")).is_err());
-        assert!(
-            close_parent_to_guest(&link.join("report.sock")).is_ok(),
-            "its parent is ours"
-        );
+        let refused = close_to_guest(&link).unwrap_err().to_string();
+        assert!(refused.contains("not a directory of root's"), "{refused}");
+        assert!(close_to_guest(&parent.join("host")).is_ok());
         fs::remove_dir_all(parent).unwrap();
     }
 
     #[test]
     fn a_socket_that_is_not_there_is_refused() {
         let parent = directory();
-        let mut outbox = Outbox::new(RunClock::start());
-        assert!(greet(&parent.join("host/none.sock"), &mut outbox).is_err());
+        assert!(connect(&parent.join("host/none.sock")).is_err());
         fs::remove_dir_all(parent).unwrap();
     }
 }

@@ -2,9 +2,10 @@
 
 use std::{io, os::unix::net::UnixStream as StdStream, path::Path};
 
-use report::{FrameReader, HostMessage, MAX_FRAME, PROTOCOL};
+use report::{Attach, FrameReader, HostMessage, MAX_FRAME, PROTOCOL, Welcome};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use tokio::{io::Interest, net::UnixStream};
+use subtle::ConstantTimeEq as _;
+use tokio::{io::Interest, net::UnixStream, time::Instant};
 
 use crate::outbox::Outbox;
 
@@ -13,6 +14,7 @@ use crate::outbox::Outbox;
 pub(super) struct Link {
     stream: UnixStream,
     reader: FrameReader,
+    heard: Instant,
 }
 
 impl Link {
@@ -24,6 +26,7 @@ impl Link {
         Ok(Self {
             stream: UnixStream::from_std(stream)?,
             reader,
+            heard: Instant::now(),
         })
     }
 
@@ -34,21 +37,55 @@ impl Link {
         let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         connect(&fd, &SocketAddrUnix::new(socket)?)?;
         let link = Self::new(fd.into(), FrameReader::new(MAX_FRAME))?;
-        // Nothing was written yet, so a line has room.
-        if rustix::io::write(&link.stream, first)? == first.len() {
-            Ok(link)
+        link.say(first)?;
+        Ok(link)
+    }
+
+    /// A connection that somebody has made to us.
+    pub(super) fn accepted(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            reader: FrameReader::new(MAX_FRAME),
+            heard: Instant::now(),
+        }
+    }
+
+    /// Says the first line: as nothing was written yet, it has room.
+    pub(super) fn say(&self, first: &[u8]) -> io::Result<()> {
+        if rustix::io::write(&self.stream, first)? == first.len() {
+            Ok(())
         } else {
             Err(io::ErrorKind::WriteZero.into())
         }
     }
 
-    /// Waits for the welcome of a collector that is come back to; says what it has stored.
-    pub(super) async fn welcome(&mut self) -> io::Result<u64> {
+    /// Waits for the first line of whoever has connected, which must show that it knows `secret`.
+    ///
+    /// Cancelled, it has heard a part of it.
+    pub(super) async fn proof_of(&mut self, secret: &str) -> io::Result<()> {
+        loop {
+            if let Some(line) = self.reader.next_line().map_err(io::Error::other)? {
+                let attach = Attach::read(line).map_err(io::Error::other)?;
+                let known = attach.secret.as_bytes().ct_eq(secret.as_bytes());
+                // Whoever was given no secret can be asked for none.
+                return if attach.protocol == PROTOCOL && known.into() && !secret.is_empty() {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::PermissionDenied.into())
+                };
+            }
+            self.stream.readable().await?;
+            self.read()?;
+        }
+    }
+
+    /// Waits for the collector's welcome.
+    pub(super) async fn welcome(&mut self) -> io::Result<Welcome> {
         loop {
             while let Some(message) = self.next()? {
                 match message {
                     HostMessage::Welcome(welcome) if welcome.protocol == PROTOCOL => {
-                        return Ok(welcome.stored);
+                        return Ok(welcome);
                     }
                     HostMessage::Welcome(_) => return Err(io::ErrorKind::InvalidData.into()),
                     HostMessage::Ack { .. } | HostMessage::Unknown => {}
@@ -84,6 +121,11 @@ impl Link {
         Ok(())
     }
 
+    /// When a word last came.
+    pub(super) const fn heard(&self) -> Instant {
+        self.heard
+    }
+
     fn write(&self, outbox: &mut Outbox) -> io::Result<()> {
         while let Some(bytes) = outbox.next_bytes() {
             match self.stream.try_write(bytes) {
@@ -100,6 +142,7 @@ impl Link {
         match self.stream.try_read(&mut buffer) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
+                self.heard = Instant::now();
                 self.reader.push(buffer.get(..count).unwrap_or_default());
                 Ok(())
             }

@@ -5,6 +5,7 @@
 //! must not be fooled: every type here can be read from bytes that an attacker chose.
 
 mod account;
+mod attach;
 mod clock;
 mod counts;
 mod distinct;
@@ -28,6 +29,7 @@ mod verdict;
 mod weight;
 
 pub use account::{Account, Closing, RefusedKey};
+pub use attach::Attach;
 pub use clock::RunClock;
 pub use counts::{Allowed, Denied, Target, Totals, Transport};
 pub use distinct::{DistinctCount, Seed};
