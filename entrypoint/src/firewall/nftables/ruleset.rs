@@ -13,9 +13,9 @@ use super::{
     DENIED_PACKETS, DENIED_QUIC, incoming,
     openings::SETS,
     terms::{
-        TCP, Term, accept, address, any_of, count, ct_state, daddr, dport, drop, endpoint,
-        established, field, goto, is, is_not, leave, log, meta, network, number, ports, prohibit,
-        protocol, redirect, redirected, reset, word,
+        TCP, Term, accept, address, any_of, claim, claimed, count, ct_state, daddr, dport, drop,
+        endpoint, established, field, goto, is, is_not, leave, log, meta, network, number, onwards,
+        ports, prohibit, protocol, redirect, redirected, reset, word,
     },
     transaction::{FORWARD, LEAVING, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
 };
@@ -27,6 +27,7 @@ impl Plan {
     pub(crate) fn ruleset(&self) -> Nftables<'static> {
         let mut rules = Transaction::new();
         self.add_sets(&mut rules);
+        self.claim_flows(&mut rules);
         self.redirect_dns(&mut rules);
         self.redirect_named_streams(&mut rules);
         self.judge_output(&mut rules);
@@ -49,6 +50,28 @@ impl Plan {
         rules.set("guarded", &self.guarded);
         rules.set("lifted", &self.lifted);
         rules.endpoints(SETS);
+    }
+
+    /// nat output, which sees the first packet of a flow: what the proxy and root open is theirs, and
+    /// nobody goes on with it.
+    ///
+    /// The kernel knows a flow by its two ends, and keeps it for a while after its socket is closed.
+    /// Whoever then sends from the same port to the same place would be taken for more of the same,
+    /// by no rule of ours judged again: from a port that the proxy has asked a question from, the
+    /// guest could ask anything.
+    fn claim_flows(&self, rules: &mut Transaction) {
+        rules.rule(NAT_OUTPUT, [is(meta(MetaKey::Skuid), self.us()), claim()]);
+        rules.rule(
+            OUTPUT,
+            [
+                claimed(),
+                onwards(),
+                is_not(meta(MetaKey::Skuid), self.us()),
+                count(DENIED_PACKETS),
+                log("packet"),
+                goto(REFUSE),
+            ],
+        );
     }
 
     /// nat output: the proxy's own goes where it likes, and whoever else asks for a name asks the
@@ -80,10 +103,7 @@ impl Plan {
     /// Engines let anybody bind port 53. Where the resolver is on loopback, the guest could answer
     /// the proxy's questions in its place: which of the proxy's ports waits is no secret in here.
     fn refuse_forged_answers(&self, rules: &mut Transaction) {
-        let others = is_not(
-            meta(MetaKey::Skuid),
-            any_of(self.root_uids().chain([self.proxy_uid]).map(number)),
-        );
+        let others = is_not(meta(MetaKey::Skuid), self.us());
         rules.rule(
             OUTPUT,
             [
@@ -94,6 +114,11 @@ impl Plan {
                 goto(REFUSE),
             ],
         );
+    }
+
+    /// The proxy and root: everybody but the guest.
+    fn us(&self) -> Term {
+        any_of(self.root_uids().chain([self.proxy_uid]).map(number))
     }
 
     /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
@@ -389,6 +414,18 @@ mod tests {
             "udp sport 53 meta skuid != { 0, 990, 65534 } counter name \"denied_packets\"";
         let at = |line: &str| text.find(line).unwrap_or_else(|| panic!("{line}\n{text}"));
         assert!(at(refused) < at("oifname \"lo\" accept"), "{text}");
+    }
+
+    #[test]
+    fn a_flow_that_one_of_us_has_opened_is_gone_on_with_by_nobody_else() {
+        let text = loaded(&plan("example.com", &[]));
+        let at = |line: &str| text.find(line).unwrap_or_else(|| panic!("{line}\n{text}"));
+        let claim = "meta skuid { 0, 990, 65534 } ct mark set 0x5e99e550";
+        assert!(at(claim) < at("skuid 990 return"), "{text}");
+        let refused = "ct mark 0x5e99e550 ct direction original meta skuid != { 0, 990, 65534 } counter name \"denied_packets\"";
+        let (_, output) = text.split_once("chain output {").unwrap();
+        let first = output.lines().nth(2).unwrap().trim();
+        assert!(first.starts_with(refused), "{first}");
     }
 
     #[test]
