@@ -72,6 +72,7 @@ impl Config {
                 "name the program to run after the image",
             ));
         }
+        check_exec_record(&text)?;
         let allowlist = match text(ALLOW)? {
             Some(list) => Some(Allowlist::read(&list, &text)?),
             None => None,
@@ -124,6 +125,19 @@ fn check_enforce(text: Text<'_>) -> Result<(), Failure> {
             "SANDBOX_ENFORCE",
             format_args!("`{other}` is no kind of enforcement"),
             "use `auto` or `name`",
+        )),
+    }
+}
+
+/// Whoever asks for a record of what is executed is told that there will be none: with an allowlist
+/// or without, since the two have nothing to do with each other.
+fn check_exec_record(text: Text<'_>) -> Result<(), Failure> {
+    match text("SANDBOX_EXEC_RECORD")?.as_deref() {
+        None | Some("" | "off") => Ok(()),
+        Some(_) => Err(Failure::config(
+            "SANDBOX_EXEC_RECORD",
+            "a record of every execution is not part of this version",
+            "leave it out, or set it to `off`",
         )),
     }
 }
@@ -358,6 +372,24 @@ mod tests {
                 mask,
                 "{value:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_record_of_executions_is_refused_and_never_forgotten() {
+        for allow in [None, Some((ALLOW, "example.com"))] {
+            for (value, accepted) in [
+                ("", true),
+                ("off", true),
+                ("1", false),
+                ("on", false),
+                ("required", false),
+                ("OFF", false),
+            ] {
+                let variables = [("SANDBOX_EXEC_RECORD", value)].into_iter().chain(allow);
+                let config = read(&variables.collect::<Vec<_>>());
+                assert_eq!(config.is_ok(), accepted, "{allow:?} {value:?}");
+            }
         }
     }
 
