@@ -7,7 +7,7 @@ use report::{Body, Enforcement, Enforcing, Ipv6, Printable, RunClock, link::Star
 
 use crate::{
     account::{Account, of_self_test},
-    accounts::User,
+    capabilities,
     channel::Channel,
     config::{Allowlist, Config},
     environment,
@@ -46,6 +46,7 @@ impl Enforced {
         here: Surroundings,
         clock: RunClock,
     ) -> Result<Self, Failure> {
+        capabilities::require("close the network", capabilities::TO_ENFORCE)?;
         let ipv6 = here.ipv6;
         let start = start_message(allowlist, &here, clock);
         let probes = Probes::choose(
@@ -116,7 +117,7 @@ impl Enforced {
         let started = Guest::start(config, launch, &environment);
         sacrifice.end();
         let attended = match started {
-            Ok(guest) => attend(&mut session, &guest, user).await,
+            Ok(guest) => attend(&mut session, &guest, identities).await,
             Err(error) => {
                 finish::close_unstarted(&mut session, error.exit()).await;
                 Ok(Outcome {
@@ -129,9 +130,13 @@ impl Enforced {
     }
 }
 
-async fn attend(session: &mut Session, guest: &Guest, user: &User) -> io::Result<Outcome> {
+async fn attend(
+    session: &mut Session,
+    guest: &Guest,
+    identities: &Identities,
+) -> io::Result<Outcome> {
     let ended = session.attend(guest).await?;
-    finish::finish(session, guest, ended, user).await?;
+    finish::finish(session, guest, ended, identities).await?;
     Ok(Outcome {
         code: ended.exit_code(),
         complaint: None,

@@ -8,11 +8,11 @@ use rustix::process::Signal;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    accounts::User,
     channel::Channel,
     everyone,
     failure::Failure,
     guest::{Ended, Guest},
+    identity::Identities,
     outbox::Outbox,
     session::Session,
 };
@@ -22,11 +22,11 @@ pub(crate) async fn finish(
     session: &mut Session,
     guest: &Guest,
     ended: Ended,
-    user: &User,
+    identities: &Identities,
 ) -> io::Result<()> {
     // Asked first: what follows starts children of PID 1's own.
     let mut exit = guest.exit(ended, 0);
-    exit.outlived_root = end_survivors(session, guest, user).await?;
+    exit.outlived_root = end_survivors(session, guest, identities).await?;
     // Looked at now: the proxy is about to end, and then not known by its pid any more.
     let is_alone = survivors(session)?.is_empty();
     session.proxy.drain();
@@ -102,7 +102,11 @@ pub(crate) async fn settle(channel: &mut Channel, outbox: &mut Outbox) {
 }
 
 /// Asks the guest's other processes to end, then ends them. Returns how many there were.
-async fn end_survivors(session: &mut Session, guest: &Guest, user: &User) -> io::Result<u64> {
+async fn end_survivors(
+    session: &mut Session,
+    guest: &Guest,
+    identities: &Identities,
+) -> io::Result<u64> {
     let asked = survivors(session)?;
     for &identity in &asked {
         send(identity, Signal::TERM);
@@ -114,7 +118,7 @@ async fn end_survivors(session: &mut Session, guest: &Guest, user: &User) -> io:
         }
         // One by one they could fork faster than they are found, and go on unseen after the last
         // number was read.
-        let at_once = everyone::kill_all_of(user);
+        let at_once = everyone::kill_all_of(identities.guest.user(), identities.proxy.user());
         for identity in survivors(session)? {
             send(identity, Signal::KILL);
         }

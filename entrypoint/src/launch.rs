@@ -28,6 +28,7 @@ use crate::{accounts::User, failure::Failure, families::Families, identity::Unpr
 #[derive(Debug, Default)]
 pub(crate) struct Launch {
     become_user: Option<Ids>,
+    powerless: bool,
     families: Option<Families>,
     umask: Option<u32>,
     foreground: bool,
@@ -52,6 +53,15 @@ impl Launch {
         };
         Self {
             become_user: Some(ids),
+            powerless: true,
+            ..Self::default()
+        }
+    }
+
+    /// As the user that PID 1 is already, without capabilities and any way to get one.
+    pub(crate) fn powerless() -> Self {
+        Self {
+            powerless: true,
             ..Self::default()
         }
     }
@@ -107,6 +117,8 @@ impl Launch {
             set_thread_groups(&ids.groups)?;
             set_thread_res_gid(ids.gid, ids.gid, ids.gid)?;
             set_thread_res_uid(ids.uid, ids.uid, ids.uid)?;
+        }
+        if self.powerless {
             renounce_capabilities()?;
         }
         if let Some(families) = &self.families {
@@ -182,6 +194,16 @@ mod tests {
         assert_eq!(field(&status, "Uid:"), ["4242"; 4]);
         assert_eq!(field(&status, "Gid:"), ["4243"; 4]);
         assert_eq!(field(&status, "Groups:"), ["4244", "4245"]);
+    }
+
+    #[test]
+    fn a_guest_that_is_no_other_user_has_nothing_to_gain_either() {
+        let status = status_of(Launch::powerless());
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            assert_eq!(field(&status, set), ["0000000000000000"], "{set}");
+        }
+        assert_eq!(field(&status, "NoNewPrivs:"), ["1"]);
+        assert_eq!(field(&status, "Uid:"), ["0"; 4]);
     }
 
     #[test]

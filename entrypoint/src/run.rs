@@ -4,10 +4,13 @@
 use std::ffi::OsString;
 
 use report::{Body, RunClock};
-use rustix::process::{DumpableBehavior, getpid, set_child_subreaper, set_dumpable_behavior};
+use rustix::process::{
+    DumpableBehavior, getgid, getpid, getuid, set_child_subreaper, set_dumpable_behavior,
+};
 
 use crate::{
-    accounts::Accounts,
+    accounts::{Accounts, User},
+    capabilities,
     channel::Channel,
     config::{Allowlist, Config},
     enforced::Enforced,
@@ -57,7 +60,7 @@ fn supervise_only(config: &Config, signals: &Signals) -> Result<Outcome, Failure
         .transpose()?;
     let launch = user
         .as_ref()
-        .map_or_else(Launch::unchanged, Launch::unprivileged);
+        .map_or_else(|| Ok(Launch::unchanged()), as_user)?;
     let environment = environment::inherited(std::env::vars_os(), user.as_ref());
     let guest = match Guest::start(config, launch, &environment) {
         Ok(guest) => guest,
@@ -86,6 +89,16 @@ fn supervise_only(config: &Config, signals: &Signals) -> Result<Outcome, Failure
             Arrived::Ignored => {}
         }
     }
+}
+
+/// Without an allowlist the engine may have made PID 1 the guest's user already.
+fn as_user(user: &User) -> Result<Launch, Failure> {
+    let (uid, gid) = (getuid(), getgid());
+    if !uid.is_root() && (uid.as_raw(), gid.as_raw()) == (user.uid, user.gid) {
+        return Ok(Launch::powerless());
+    }
+    capabilities::require("become the guest's user", capabilities::TO_CHANGE_USER)?;
+    Ok(Launch::unprivileged(user))
 }
 
 /// Under an allowlist: who runs is decided, the host is told, and only then is anything set up.

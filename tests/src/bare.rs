@@ -30,7 +30,7 @@ root:x:0:0:root:/root:/bin/sh
 sandbox:x:1000:1000::/tmp:/bin/sh
 sandbox-proxy:x:990:990::/nonexistent:/usr/sbin/nologin
 ";
-const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nsandbox-proxy:x:990:\n";
+const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nsandbox-proxy:x:990:\ngames:x:60:sandbox\nusers:x:100:other,sandbox\n";
 /// The last part of a guest's address.
 const ADDRESS: u8 = 200;
 /// A machine that forwards what it is asked to, by source routes and segment routing too, and lets
