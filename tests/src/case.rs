@@ -45,6 +45,9 @@ pub struct Case {
     /// Where the case makes sense; everywhere if it does not say.
     #[serde(default = "everywhere")]
     runs_in: Vec<Place>,
+    /// Where it makes none all the same, of the varieties of those.
+    #[serde(default)]
+    not_in: Vec<Place>,
     /// The exit code.
     #[serde(default)]
     exit: i32,
@@ -103,6 +106,22 @@ pub enum Place {
     Docker,
     /// In containers of podman.
     Podman,
+    /// In containers of a docker whose users are others on the machine.
+    Remapped,
+    /// In containers of a podman that is not root's.
+    Rootless,
+}
+
+impl Place {
+    /// Of which place this is a variety, if it is one: what makes sense there does here, unless the
+    /// case says otherwise.
+    const fn of(self) -> Option<Self> {
+        match self {
+            Self::Namespaces | Self::Docker | Self::Podman => None,
+            Self::Remapped => Some(Self::Docker),
+            Self::Rootless => Some(Self::Podman),
+        }
+    }
 }
 
 /// What came of running a case.
@@ -127,12 +146,18 @@ impl Case {
             let case: Self =
                 toml::from_str(&text).with_context(|| format!("parse {}", path.display()))?;
             let name = path.strip_prefix(&root)?.with_extension("");
-            if case.runs_in.contains(&place) {
+            if case.makes_sense_in(place) {
                 cases.push((name.display().to_string().replace('/', "::"), case));
             }
         }
         ensure!(!cases.is_empty(), "no cases in {}", root.display());
         Ok(cases)
+    }
+
+    fn makes_sense_in(&self, place: Place) -> bool {
+        let named = |place: &Place| self.runs_in.contains(place);
+        (named(&place) || place.of().is_some_and(|kind| named(&kind)))
+            && !self.not_in.contains(&place)
     }
 
     /// The allowlist on `subnet`.
@@ -306,6 +331,21 @@ mod tests {
                 "198.18.9.3"
             ]
         );
+    }
+
+    #[test]
+    fn a_variety_of_an_engine_is_meant_with_it_unless_it_is_left_out() {
+        for (fields, remapped, rootless) in [
+            ("", true, true),
+            ("runs_in = ['docker']", true, false),
+            ("runs_in = ['rootless']", false, true),
+            ("runs_in = ['namespaces']", false, false),
+            ("not_in = ['rootless']", true, false),
+        ] {
+            let case = case(&format!("guest = ''\n{fields}"));
+            let found = [Place::Remapped, Place::Rootless].map(|place| case.makes_sense_in(place));
+            assert_eq!(found, [remapped, rootless], "{fields}");
+        }
     }
 
     #[test]

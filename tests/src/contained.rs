@@ -2,6 +2,8 @@
 //! of the engine's that leads nowhere but to the fake internet.
 
 mod network;
+mod remapped;
+mod rootless;
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -9,10 +11,10 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use self::network::EngineNetwork;
+use self::{network::EngineNetwork, rootless::Uplink};
 use crate::{
     case::{Case, GUEST_MODULE, Network, Outcome, Place},
-    internet::{Internet, Site},
+    internet::{Internet, Site, Subnet},
     namespace::unique,
     process::{Running, output_of},
     programs::{Programs, open_to, public_directory},
@@ -31,18 +33,33 @@ pub enum Engine {
     Docker,
     /// Podman.
     Podman,
+    /// A docker whose containers' users are others on the machine.
+    Remapped,
+    /// Podman, run by an account that is not root's.
+    Rootless,
 }
 
 impl Engine {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Docker, Self::Podman];
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Docker, Self::Podman, Self::Remapped, Self::Rootless];
 
     /// Its program.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Docker | Self::Remapped => "docker",
+            Self::Podman | Self::Rootless => "podman",
+        }
+    }
+
+    /// What tests in it are named after.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Docker => "docker",
             Self::Podman => "podman",
+            Self::Remapped => "remapped",
+            Self::Rootless => "rootless",
         }
     }
 
@@ -52,13 +69,19 @@ impl Engine {
         match self {
             Self::Docker => Place::Docker,
             Self::Podman => Place::Podman,
+            Self::Remapped => Place::Remapped,
+            Self::Rootless => Place::Rootless,
         }
     }
 
     /// A command of the engine's.
     #[must_use]
     pub fn command<const N: usize>(self, arguments: [&str; N]) -> Command {
-        let mut command = Command::new(self.as_str());
+        let mut command = match self {
+            Self::Docker | Self::Podman => Command::new(self.as_str()),
+            Self::Remapped => remapped::client(),
+            Self::Rootless => rootless::account(self.as_str()),
+        };
         command.args(arguments);
         command
     }
@@ -69,9 +92,18 @@ impl Engine {
 pub struct Lab {
     engine: Engine,
     programs: Programs,
-    network: EngineNetwork,
+    way: Way,
     internet: Internet,
     label: String,
+}
+
+/// How containers of a lab come to its internet.
+#[derive(Debug)]
+enum Way {
+    /// Over a network of the engine's that both are on.
+    Network(EngineNetwork),
+    /// Through a process that translates, from a place that is on the internet's network.
+    Uplink(Uplink),
 }
 
 /// A launch's own files: its workspace and its session log.
@@ -89,22 +121,23 @@ impl Lab {
     /// Makes one whose internet has more to serve than its own words.
     pub fn create_with(engine: Engine, site: Site) -> anyhow::Result<Self> {
         let programs = Programs::locate()?;
-        let network = EngineNetwork::create(engine)?;
-        let internet = Internet::start_with(network.subnet, site)?;
-        let interface = internet.plug()?;
-        output_of(Command::new("ip").args([
-            "link",
-            "set",
-            &interface,
-            "master",
-            &network.bridge,
-            "up",
-        ]))?;
+        let (way, internet) = if engine == Engine::Rootless {
+            rootless::require()?;
+            // Nothing of it is on the machine's own network, so all labs have the same addresses.
+            let internet = Internet::start_with(Subnet::new(1), site)?;
+            let uplink = Uplink::create(&internet, &programs)?;
+            (Way::Uplink(uplink), internet)
+        } else {
+            let network = EngineNetwork::create(engine)?;
+            let internet = Internet::start_with(network.subnet, site)?;
+            network.plug(&internet)?;
+            (Way::Network(network), internet)
+        };
         let label = format!("sandbox-egress-tests={}", unique());
         Ok(Self {
             engine,
             programs,
-            network,
+            way,
             internet,
             label,
         })
@@ -116,6 +149,19 @@ impl Lab {
         self.engine
     }
 
+    /// A command of the engine's, from where its containers reach the internet.
+    #[must_use]
+    pub fn command<const N: usize>(&self, arguments: [&str; N]) -> Command {
+        match &self.way {
+            Way::Network(_) => self.engine.command(arguments),
+            Way::Uplink(uplink) => {
+                let mut command = uplink.command(self.engine.as_str());
+                command.args(arguments);
+                command
+            }
+        }
+    }
+
     /// The internet that its guests see.
     #[must_use]
     pub fn internet(&self) -> &Internet {
@@ -125,16 +171,13 @@ impl Lab {
     /// What an engine's `run` must be told for a container to be in this lab.
     #[must_use]
     pub fn engine_arguments(&self) -> Vec<String> {
-        let subnet = self.network.subnet;
-        let [resolver, _] = subnet.resolver();
-        vec![
-            format!("--network={}", self.network.name),
-            format!("--ip={}", subnet.v4(ADDRESS)),
-            format!("--ip6={}", subnet.v6(ADDRESS)),
-            format!("--dns={resolver}"),
-            format!("--label={}", self.label),
-            "--env=SSL_CERT_FILE=/workspace/ca.pem".to_owned(),
-        ]
+        let mut arguments = match &self.way {
+            Way::Network(network) => network.engine_arguments(),
+            Way::Uplink(uplink) => uplink.engine_arguments(),
+        };
+        arguments.push(format!("--label={}", self.label));
+        arguments.push("--env=SSL_CERT_FILE=/workspace/ca.pem".to_owned());
+        arguments
     }
 
     /// Files for one launch.
@@ -147,13 +190,20 @@ impl Lab {
         fs::write(files.certificates(), self.internet.root_certificate())?;
         let (module, text) = GUEST_MODULE;
         fs::write(files.workspace().join(module), text)?;
+        if self.engine == Engine::Rootless {
+            rootless::give(files.directory.path())?;
+        }
         Ok(files)
     }
 
     /// `host-collector`, to be told what to do.
     #[must_use]
     pub fn collector_verb(&self) -> Command {
-        Command::new(self.programs.path("host-collector"))
+        match (self.engine, &self.way) {
+            (_, Way::Uplink(uplink)) => uplink.command(uplink.collector()),
+            (Engine::Remapped, _) => remapped::beside(self.programs.path("host-collector")),
+            _ => Command::new(self.programs.path("host-collector")),
+        }
     }
 
     /// `host-collector run` up to the image, in this lab and with these files.
@@ -189,7 +239,7 @@ impl Lab {
     /// Runs a case and checks it.
     pub fn check(&self, case: &Case) -> anyhow::Result<()> {
         self.internet.reset()?;
-        let subnet = self.network.subnet;
+        let subnet = self.internet.subnet();
         let files = self.files()?;
         let mut allow = case.allow(subnet);
         if case.is_long() {

@@ -119,12 +119,14 @@ impl Internet {
         &self.root_certificate
     }
 
-    /// Makes an interface on the machine itself that leads to this internet, and returns its name.
-    pub fn plug(&self) -> anyhow::Result<String> {
+    /// Makes an interface that leads to this internet, on the machine itself or in a namespace, and
+    /// returns its name.
+    pub fn plug(&self, place: Option<&Namespace>) -> anyhow::Result<String> {
         let (port, outside) = (format!("p{}", unique()), format!("e{}", unique()));
         // Process 1 is in the machine's own namespace.
+        let place = place.map_or("1", Namespace::name);
         self.namespace.ip(&format!(
-            "link add {port} type veth peer name {outside} netns 1"
+            "link add {port} type veth peer name {outside} netns {place}"
         ))?;
         self.namespace
             .ip(&format!("link set {port} master lan0 up"))?;

@@ -20,6 +20,8 @@ use crate::process::{PATIENCE, id_of, wait_for_end};
 
 /// The byte that Ctrl-C sends.
 pub const CTRL_C: u8 = 3;
+/// The byte that Ctrl-Z sends.
+pub const CTRL_Z: u8 = 26;
 
 /// A program that has a terminal of its own as its controlling terminal.
 #[derive(Debug)]
@@ -51,9 +53,13 @@ impl OnTerminal {
             .arg(program.get_program())
             .args(program.get_args());
         for (name, value) in program.get_envs() {
-            if let Some(value) = value {
-                command.env(name, value);
-            }
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        if let Some(directory) = program.get_current_dir() {
+            command.current_dir(directory);
         }
         let child = command
             .stdin(user.try_clone()?)

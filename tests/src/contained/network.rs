@@ -1,37 +1,48 @@
 //! A network of an engine's that leads nowhere but to a fake internet.
 
-use std::process::Command;
+use std::{process::Command, sync::Arc};
 
 use anyhow::Context;
 use serde_json::Value;
 
-use super::Engine;
-use crate::{internet::Subnet, namespace::unique, process::output_of};
+use super::{ADDRESS, Engine, remapped::Daemon};
+use crate::{
+    internet::{Internet, Subnet},
+    namespace::unique,
+    process::output_of,
+};
 
 /// A network of the engine's, with both families, whose bridge has no address on this machine: it
 /// is not a way out.
 #[derive(Debug)]
 pub(super) struct EngineNetwork {
     engine: Engine,
-    pub(super) name: String,
-    pub(super) bridge: String,
+    name: String,
+    bridge: String,
     pub(super) subnet: Subnet,
+    daemon: Option<Arc<Daemon>>,
 }
 
 impl EngineNetwork {
     /// Tries subnets until the engine takes one: others may run these tests at the same time.
     pub(super) fn create(engine: Engine) -> anyhow::Result<Self> {
         let name = format!("egress-{}", unique());
+        let daemon = match engine {
+            Engine::Remapped => Some(Daemon::shared()?),
+            _ => None,
+        };
+        let ip = || ip(daemon.as_deref());
         let mut refusal = None;
         for number in 1..=250 {
             let subnet = Subnet::new(number);
-            match lay(engine, &name, subnet) {
+            match lay(engine, &ip, &name, subnet) {
                 Ok(bridge) => {
                     return Ok(Self {
                         engine,
                         name,
                         bridge,
                         subnet,
+                        daemon,
                     });
                 }
                 Err(error) => refusal = Some(error),
@@ -39,17 +50,51 @@ impl EngineNetwork {
         }
         Err(refusal.context("no subnet to try")?).context("make a network of the engine's")
     }
+
+    /// What puts a container on it.
+    pub(super) fn engine_arguments(&self) -> Vec<String> {
+        let [resolver, _] = self.subnet.resolver();
+        vec![
+            format!("--network={}", self.name),
+            format!("--ip={}", self.subnet.v4(ADDRESS)),
+            format!("--ip6={}", self.subnet.v6(ADDRESS)),
+            format!("--dns={resolver}"),
+        ]
+    }
+
+    /// Puts `internet` on it.
+    pub(super) fn plug(&self, internet: &Internet) -> anyhow::Result<()> {
+        let daemon = self.daemon.as_deref();
+        let interface = internet.plug(daemon.map(|daemon| &daemon.namespace))?;
+        let mut ip = ip(daemon);
+        ip.args(["link", "set", &interface, "master", &self.bridge, "up"]);
+        output_of(&mut ip).map(drop)
+    }
+}
+
+/// `ip`, where the engine has its bridges.
+fn ip(daemon: Option<&Daemon>) -> Command {
+    let mut ip = Command::new("ip");
+    if let Some(daemon) = daemon {
+        ip.args(["-n", daemon.namespace.name()]);
+    }
+    ip
 }
 
 impl Drop for EngineNetwork {
     fn drop(&mut self) {
         let _ = output_of(&mut self.engine.command(["network", "rm", &self.name]));
-        let _ = output_of(Command::new("ip").args(["link", "delete", &self.bridge]));
+        let _ = output_of(ip(self.daemon.as_deref()).args(["link", "delete", &self.bridge]));
     }
 }
 
 /// Makes the network and returns the name of its bridge.
-fn lay(engine: Engine, name: &str, subnet: Subnet) -> anyhow::Result<String> {
+fn lay(
+    engine: Engine,
+    ip: &dyn Fn() -> Command,
+    name: &str,
+    subnet: Subnet,
+) -> anyhow::Result<String> {
     let (v4_net, v6_net) = (subnet.v4_net(), subnet.v6_net());
     let (gateway4, gateway6) = subnet.gateway();
     let create = [
@@ -57,7 +102,7 @@ fn lay(engine: Engine, name: &str, subnet: Subnet) -> anyhow::Result<String> {
     ];
     match engine {
         // Not `--internal`: later versions of docker resolve no outside names there.
-        Engine::Docker => {
+        Engine::Docker | Engine::Remapped => {
             let bridge = format!("b{}", unique());
             let bridge_name = format!("com.docker.network.bridge.name={bridge}");
             let (gateway4, gateway6_text) = (gateway4.to_string(), gateway6.to_string());
@@ -76,10 +121,10 @@ fn lay(engine: Engine, name: &str, subnet: Subnet) -> anyhow::Result<String> {
             ]))?;
             // The fake internet has this address, and there is no option to leave it out.
             let address = format!("{gateway6}/64");
-            output_of(Command::new("ip").args(["addr", "delete", &address, "dev", &bridge]))?;
+            output_of(ip().args(["addr", "delete", &address, "dev", &bridge]))?;
             Ok(bridge)
         }
-        Engine::Podman => {
+        Engine::Podman | Engine::Rootless => {
             output_of(
                 engine
                     .command(create)
@@ -92,7 +137,7 @@ fn lay(engine: Engine, name: &str, subnet: Subnet) -> anyhow::Result<String> {
                 .and_then(Value::as_str);
             let bridge = bridge.context("podman named no bridge")?.to_owned();
             // Podman makes it with the first container, which is too late to plug anything in.
-            output_of(Command::new("ip").args(["link", "add", &bridge, "type", "bridge"]))?;
+            output_of(ip().args(["link", "add", &bridge, "type", "bridge"]))?;
             Ok(bridge)
         }
     }

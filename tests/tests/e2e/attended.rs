@@ -183,7 +183,7 @@ fn killed_and_recovered(lab: &Lab) -> anyhow::Result<()> {
 fn killed_and_ended(lab: &Lab) -> anyhow::Result<()> {
     let stage = Stage::set(lab)?;
     let run = stage.kill_collector("curl -sS https://denied.test/; echo >said; read line <go")?;
-    output_of(&mut lab.engine().command(["kill", &lab.container()?]))?;
+    output_of(&mut lab.command(["kill", &lab.container()?]))?;
     let line = stage.finish(&run)?;
     says(&line, "interrupted - - 137 - 1")?;
     ensure!(

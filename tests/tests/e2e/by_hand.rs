@@ -12,8 +12,17 @@ use sandbox_egress_tests::{
 
 use crate::{LabTest, on_terminal};
 
-pub(crate) const TESTS: [(&str, LabTest); 7] = [
+pub(crate) const TESTS: [(&str, LabTest); 10] = [
     ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
+    (
+        "a-terminal-below-an-init-keeps-its-size-and-its-interrupt",
+        terminal_below_init,
+    ),
+    ("jobs-are-controlled-from-a-terminal", jobs),
+    (
+        "jobs-are-controlled-without-an-allowlist",
+        jobs_unrestricted,
+    ),
     ("a-stop-reaches-the-guest", stop),
     ("without-net-admin-the-guest-does-not-start", no_net_admin),
     ("a-command-that-is-not-there-is-127", not_found),
@@ -23,8 +32,13 @@ pub(crate) const TESTS: [(&str, LabTest); 7] = [
 ];
 
 /// `run` of the lab's engine with what the README says a container needs.
-fn engine_run(lab: &Lab, options: &[&str], guest: &[&str]) -> Command {
-    let mut command = lab.engine().command(["run", "--rm", "--cap-drop=ALL"]);
+pub(crate) fn engine_run(lab: &Lab, options: &[&str], guest: &[&str]) -> Command {
+    engine_run_of(lab, BASE, options, guest)
+}
+
+/// The same with another image.
+pub(crate) fn engine_run_of(lab: &Lab, image: &str, options: &[&str], guest: &[&str]) -> Command {
+    let mut command = lab.command(["run", "--rm", "--cap-drop=ALL"]);
     command
         .args(
             ["NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL"]
@@ -36,25 +50,39 @@ fn engine_run(lab: &Lab, options: &[&str], guest: &[&str]) -> Command {
         ])
         .args(lab.engine_arguments())
         .args(options)
-        .arg(BASE)
+        .arg(image)
         .args(guest);
     command
 }
 
-fn allowing(lab: &Lab, entry: &str) -> String {
+pub(crate) fn allowing(lab: &Lab, entry: &str) -> String {
     format!(
         "--env=SANDBOX_EGRESS_ALLOW={entry}@{}",
         lab.internet().subnet().v4_net()
     )
 }
 
-fn finish(mut command: Command) -> anyhow::Result<Finished> {
+pub(crate) fn finish(mut command: Command) -> anyhow::Result<Finished> {
     Running::start(&mut command)?.finish()
 }
 
 fn terminal(lab: &Lab) -> anyhow::Result<()> {
     let options = ["-it", &allowing(lab, "allowed.test")];
     on_terminal::is_kept(&engine_run(lab, &options, &on_terminal::GUEST))
+}
+
+fn terminal_below_init(lab: &Lab) -> anyhow::Result<()> {
+    let options = ["-it", "--init", &allowing(lab, "allowed.test")];
+    on_terminal::is_kept(&engine_run(lab, &options, &on_terminal::GUEST))
+}
+
+fn jobs(lab: &Lab) -> anyhow::Result<()> {
+    let options = ["-it", &allowing(lab, "allowed.test")];
+    on_terminal::has_jobs(&engine_run(lab, &options, &on_terminal::SHELL))
+}
+
+fn jobs_unrestricted(lab: &Lab) -> anyhow::Result<()> {
+    on_terminal::has_jobs(&engine_run(lab, &["-it"], &on_terminal::SHELL))
 }
 
 fn stop(lab: &Lab) -> anyhow::Result<()> {
@@ -66,18 +94,14 @@ fn stop(lab: &Lab) -> anyhow::Result<()> {
     );
     let mut program = OnTerminal::start(&command, 24, 80)?;
     program.wait_for("ready")?;
-    output_of(
-        &mut lab
-            .engine()
-            .command(["stop", "--time=30", &lab.container()?]),
-    )?;
+    output_of(&mut lab.command(["stop", "--time=30", &lab.container()?]))?;
     let (code, shown) = program.finish()?;
     ensure!(code == 5 && shown.contains("stopped"), "{code}: {shown}");
     Ok(())
 }
 
 fn no_net_admin(lab: &Lab) -> anyhow::Result<()> {
-    let mut command = lab.engine().command(["run", "--rm", "--cap-drop=ALL"]);
+    let mut command = lab.command(["run", "--rm", "--cap-drop=ALL"]);
     command
         .args([
             "--env=SANDBOX_RUN_AS=sandbox",

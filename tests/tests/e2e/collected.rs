@@ -16,8 +16,10 @@ use serde_json::Value;
 
 use crate::{LabTest, image::Image, on_terminal};
 
-pub(crate) const TESTS: [(&str, LabTest); 12] = [
+pub(crate) const TESTS: [(&str, LabTest); 14] = [
     ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
+    ("jobs-are-controlled-from-a-terminal", jobs),
+    ("a-terminal-is-left-as-it-was", terminal_left),
     (
         "a-stop-of-the-container-reaches-the-guest",
         stopped_by_engine,
@@ -95,16 +97,29 @@ fn terminal(lab: &Lab) -> anyhow::Result<()> {
     says(&files, "complete exited 4 0")
 }
 
+fn jobs(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
+    command.args(["-it", BASE, "--"]).args(on_terminal::SHELL);
+    on_terminal::has_jobs(&command)?;
+    // The interrupt was a job's, and nobody outside asked anything to stop.
+    says(&files, "complete exited 9 0")
+}
+
+fn terminal_left(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
+    command.args(["-it", BASE, "--"]).args(on_terminal::MEDDLER);
+    on_terminal::is_left_as_it_was(&command)?;
+    says(&files, "complete exited 3 0")
+}
+
 fn stopped_by_engine(lab: &Lab) -> anyhow::Result<()> {
     let files = lab.files()?;
     let guest = "trap 'exit 5' TERM; echo re''ady; while :; do read line; done";
     let mut program = start_on_terminal(lab, &files, guest)?;
     program.wait_for("ready")?;
-    output_of(
-        &mut lab
-            .engine()
-            .command(["stop", "--time=30", &lab.container()?]),
-    )?;
+    output_of(&mut lab.command(["stop", "--time=30", &lab.container()?]))?;
     let (code, shown) = program.finish()?;
     ensure!(code == 5, "{code}: {shown}");
     says(&files, "complete stopped 5 0")
@@ -136,11 +151,7 @@ fn proxy_killed(lab: &Lab) -> anyhow::Result<()> {
             ! grep -qs '^sandbox-egress-$' $process/comm || kill -9 ${process#/proc/}
         done";
     let container = lab.container()?;
-    output_of(
-        &mut lab
-            .engine()
-            .command(["exec", &container, "sh", "-c", end_proxy]),
-    )?;
+    output_of(&mut lab.command(["exec", &container, "sh", "-c", end_proxy]))?;
     program.send(b"\n")?;
     let (code, shown) = program.finish()?;
     ensure!(code == 56 && shown.contains("403"), "{code}: {shown}");

@@ -1,17 +1,21 @@
 //! Images that lack something, for as long as a test needs them.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use anyhow::Context;
 use sandbox_egress_tests::{
-    contained::{Engine, Lab},
-    process::output_of,
+    contained::{BASE, Engine, Lab},
+    process::{Running, output_of},
     programs::{Programs, public_directory},
 };
 
 /// What our users are, in an image that has nothing else.
 const PASSWD: &str =
     "root:x:0:0::/:/bin/sh\nsandbox:x:1000:1000::/:/bin/sh\nsandbox-proxy:x:990:990::/:/bin/sh\n";
+
+/// Users in some groups, and a group of somebody else's.
+const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nsandbox-proxy:x:990:\ngames:x:60:sandbox\n\
+                     users:x:100:other,sandbox\nstaff:x:50:sandbox-proxy\n";
 
 /// An image of the tests' own.
 #[derive(Debug)]
@@ -35,10 +39,44 @@ impl Image {
         Self::build(lab.engine(), "without-nft", dockerfile)
     }
 
+    /// The base image with another's idea of how its init is started.
+    pub(crate) fn with_both_names(lab: &Lab) -> anyhow::Result<Self> {
+        let dockerfile = format!(
+            "FROM {BASE}\nENTRYPOINT [\"sandbox-init\", \"sandbox-firewall\"]\nCMD [\"id\"]\n"
+        );
+        Self::build(lab.engine(), "both-names", &dockerfile)
+    }
+
+    /// The base image with groups for its users.
+    pub(crate) fn with_groups(lab: &Lab) -> anyhow::Result<Self> {
+        let dockerfile = format!("FROM {BASE}\nCOPY group /etc/group\n");
+        Self::build(lab.engine(), "groups", &dockerfile)
+    }
+
+    /// Our programs, nft with its libraries, a busybox, and nothing else.
+    pub(crate) fn scratch(lab: &Lab) -> anyhow::Result<Self> {
+        let dockerfile = format!(
+            "FROM {BASE} AS ours\nFROM scratch\nCOPY --from=ours /usr/local/bin /usr/local/bin\n\
+             COPY root /\nCOPY passwd /etc/passwd\nENV PATH=/bin\n\
+             ENTRYPOINT [\"/usr/local/bin/sandbox-init\"]\n"
+        );
+        Self::build_with(lab.engine(), "scratch", &dockerfile, lay_root)
+    }
+
     fn build(engine: Engine, what: &str, dockerfile: &str) -> anyhow::Result<Self> {
+        Self::build_with(engine, what, dockerfile, |_| Ok(()))
+    }
+
+    fn build_with(
+        engine: Engine,
+        what: &str,
+        dockerfile: &str,
+        more: fn(&Path) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Self> {
         let name = format!("sandbox-egress-tests/{what}");
         let context = public_directory()?;
         lay(context.path(), dockerfile)?;
+        more(context.path())?;
         let mut build = engine.command(["build", "--quiet", "--tag", &name]);
         // The classic builder is what every installation of docker has.
         output_of(build.arg(context.path()).env("DOCKER_BUILDKIT", "0"))?;
@@ -56,7 +94,34 @@ impl Drop for Image {
 fn lay(context: &Path, dockerfile: &str) -> anyhow::Result<()> {
     fs::write(context.join("Dockerfile"), dockerfile)?;
     fs::write(context.join("passwd"), PASSWD)?;
+    fs::write(context.join("group"), GROUP)?;
     let entrypoint = Programs::locate()?.path("sandbox-entrypoint");
     fs::copy(entrypoint, context.join("sandbox-entrypoint")).context("copy the entrypoint")?;
     Ok(())
+}
+
+/// The machine's own nft and busybox, with what the dynamic linker would bring.
+fn lay_root(context: &Path) -> anyhow::Result<()> {
+    let root = context.join("root");
+    for program in ["/usr/sbin/nft", "/bin/busybox"] {
+        copy_below(&root, program)?;
+        // What is linked statically has no list, and that is what `ldd` says by its code.
+        let listed = Running::start(Command::new("ldd").arg(program))?.finish()?;
+        let words = listed.stdout.split_ascii_whitespace();
+        for library in words.filter(|word| word.starts_with('/')) {
+            copy_below(&root, library)?;
+        }
+    }
+    for name in ["sh", "id", "wget"] {
+        symlink("busybox", root.join("bin").join(name))?;
+    }
+    Ok(())
+}
+
+fn copy_below(root: &Path, path: &str) -> anyhow::Result<()> {
+    let to = root.join(path.trim_start_matches('/'));
+    fs::create_dir_all(to.parent().context("a directory")?)?;
+    fs::copy(path, to)
+        .with_context(|| format!("copy {path}: tests/run installs it"))
+        .map(drop)
 }
