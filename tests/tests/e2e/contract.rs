@@ -9,7 +9,7 @@ use sandbox_egress_tests::{
 
 use crate::{
     LabTest,
-    by_hand::{allowing, engine_run, engine_run_of, finish},
+    by_hand::{allowing, engine_run, engine_run_of, finish, is_one_line},
     image::Image,
 };
 
@@ -157,7 +157,7 @@ fn wrong_user(lab: &Lab) -> anyhow::Result<()> {
         let finished = finish(command)?;
         ends(&finished, 125, &[naming, "as root"])?;
         ensure!(
-            finished.stdout.is_empty() && finished.stderr.lines().count() == 1,
+            finished.stdout.is_empty() && is_one_line(&finished.stderr),
             "{user}: {finished:?}"
         );
     }
