@@ -9,11 +9,11 @@ use std::{
 use nix::sys::resource::{UsageWho, getrusage};
 use report::{EndReason, Exit, Printable};
 use rustix::{
-    process::{Pid, Signal, WaitOptions, kill_process_group, wait},
+    process::{Pid, Signal, WaitOptions, wait},
     termios::tcgetpgrp,
 };
 
-use crate::{config::Config, environment::Environment, launch::Launch};
+use crate::{by_number, config::Config, environment::Environment, launch::Launch};
 
 /// A running guest.
 #[derive(Debug)]
@@ -87,10 +87,8 @@ impl Guest {
 
     /// Sends a signal to the guest's process group, whoever it is from.
     pub(crate) fn signal(&self, number: i32) {
-        if let Some(signal) = Signal::from_named_raw(number) {
-            // It may have ended meanwhile, which the next wait tells.
-            let _ = kill_process_group(self.pid, signal);
-        }
+        // It may have ended meanwhile, which the next wait tells.
+        let _ = by_number::signal_group(self.pid, number);
     }
 
     /// Collects every child that ended; the guest's own end is returned.

@@ -6,6 +6,7 @@
 mod account;
 mod accounts;
 mod allow;
+mod by_number;
 mod capabilities;
 mod channel;
 mod config;

@@ -264,7 +264,7 @@ fn scratch(lab: &Lab) -> anyhow::Result<()> {
     ends(
         &finished,
         1,
-        &["1000\n", "served allowed.test:80", "403 Forbidden"],
+        &["1000\n", "served allowed.test:80", "403 egress denied"],
     )?;
     let reached = lab.internet().account()?.reached;
     ensure!(reached.iter().eq(["allowed.test:80/tcp"]), "{reached:?}");
