@@ -49,9 +49,6 @@ mod tests {
     #[test]
     fn a_signal_that_does_not_exist_is_an_error() {
         let own = rustix::process::getpid();
-        assert_eq!(
-            signal_group(own, 4096).unwrap_err().kind(),
-            io::ErrorKind::InvalidInput
-        );
+        assert!(signal_group(own, 4096).is_err());
     }
 }
