@@ -35,6 +35,7 @@ impl Account {
             FromProxy::Ready { .. }
             | FromProxy::Failed { .. }
             | FromProxy::Open(_)
+            | FromProxy::Policy { .. }
             | FromProxy::Drained => {}
         }
     }
@@ -157,6 +158,7 @@ pub(crate) fn of_self_test(message: &FromProxy) -> u64 {
         | FromProxy::Ready { .. }
         | FromProxy::Failed { .. }
         | FromProxy::Open(_)
+        | FromProxy::Policy { .. }
         | FromProxy::Drained => 0,
     }
 }

@@ -73,7 +73,8 @@ fn known_presets(list: &str, directory: &Path) -> Result<Presets, Failure> {
     Ok(presets)
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// The text of a regular file of bounded size, whole or not at all.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
     // Or opening a named pipe would wait for somebody to write to it.
     let file = File::options()
         .read(true)

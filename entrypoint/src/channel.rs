@@ -14,6 +14,7 @@ use crate::{
     config::{Allowlist, Report},
     failure::Failure,
     outbox::Outbox,
+    steering::Order,
     transport::{Ends, Transport},
 };
 use greeting::{PATIENCE, connect, greet};
@@ -105,8 +106,8 @@ impl Channel {
     /// where the collector is gone, looks whether there is another. The run goes on all the while;
     /// an account that ends without a bye is how the host knows that there was none.
     ///
-    /// Cancelled, it has done nothing.
-    pub(crate) async fn pump(&mut self, outbox: &mut Outbox) {
+    /// Returns what the host orders. Cancelled, it has done nothing.
+    pub(crate) async fn pump(&mut self, outbox: &mut Outbox) -> Vec<Order> {
         match &mut self.state {
             State::Up(link) => {
                 let heard = link.heard();
@@ -118,8 +119,9 @@ impl Channel {
                         .await
                         .unwrap_or_else(|late| Err(late.into())),
                 };
-                if conversed.is_err() {
-                    self.retreat();
+                match conversed {
+                    Ok(orders) => return orders,
+                    Err(_) => self.retreat(),
                 }
             }
             State::Returning(link, until) => match timeout_at(*until, link.welcome()).await {
@@ -132,7 +134,8 @@ impl Channel {
             }
             State::Asked(_, link, until) => {
                 let Way::In(_, secret) = &self.way else {
-                    return self.retreat();
+                    self.retreat();
+                    return Vec::new();
                 };
                 let proved = timeout_at(*until, link.proof_of(secret)).await;
                 self.answer(matches!(proved, Ok(Ok(()))));
@@ -142,6 +145,7 @@ impl Channel {
                 self.come_back();
             }
         }
+        Vec::new()
     }
 
     /// Whether somebody is listening.
@@ -511,5 +515,23 @@ mod tests {
         assert_eq!(pause(1).as_millis(), 100);
         assert_eq!(pause(6).as_secs(), 2);
         assert_eq!(pause(u32::MAX).as_secs(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_the_host_orders_is_handed_on_in_its_order() {
+        let (mut channel, mut theirs, _) = channel("orders");
+        let mut outbox = outbox(0);
+        let policy = report::PolicyOrder {
+            generation: 2,
+            digest: Printable::new("ab"),
+            list: report::List::Allow(vec!["a.example".into()]),
+        };
+        say(&mut theirs, &HostMessage::Policy(policy.clone()));
+        say(&mut theirs, &HostMessage::Stop { grace_ms: 7 });
+        let mut orders = Vec::new();
+        while orders.len() < 2 {
+            orders.extend(channel.pump(&mut outbox).await);
+        }
+        assert_eq!(orders, [Order::Policy(policy), Order::Stop { grace_ms: 7 }]);
     }
 }

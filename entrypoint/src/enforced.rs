@@ -3,7 +3,9 @@
 
 use std::io;
 
-use report::{Body, Enforcement, Enforcing, Ipv6, Printable, RunClock, link::Start};
+use report::{
+    Body, Enforcement, Enforcing, FIRST_GENERATION, Ipv6, Printable, RunClock, link::Start,
+};
 
 use crate::{
     account::{Account, of_self_test},
@@ -24,17 +26,16 @@ use crate::{
     outcome::Outcome,
     proxy::{self, Proxy},
     self_test::{Probes, Proof},
-    session::Session,
+    session::{Barrier, Session},
     signals::Signals,
+    steering::Steering,
     surroundings::Surroundings,
     watch::ProxyWatch,
 };
 
 /// Proof that the network is closed, except for what the list names.
 pub(crate) struct Enforced {
-    firewall: Firewall,
-    proxy: ProxyWatch,
-    nflog: NfLog,
+    barrier: Barrier,
     report: Enforcing,
 }
 
@@ -56,7 +57,7 @@ impl Enforced {
             allowlist.proxy_port,
         );
         let listeners = Listeners::bind(allowlist.proxy_port)?;
-        let mut firewall = Firewall::load(&plan(allowlist, identities, here, &listeners))?;
+        let mut firewall = Firewall::load(plan(allowlist, identities, here, &listeners))?;
         let mut proxy = Proxy::start(&identities.proxy, &listeners, &start)?;
         let proof = probes.run_as(&identities.guest)?;
         let counted = firewall.counters()?;
@@ -73,12 +74,12 @@ impl Enforced {
         };
         let identity = identities.proxy.clone();
         let proxy = ProxyWatch::new(identity, listeners, start, proxy);
-        Ok(Self {
+        let barrier = Barrier {
             firewall,
             proxy,
             nflog,
-            report,
-        })
+        };
+        Ok(Self { barrier, report })
     }
 
     /// Starts the guest and stays with it.
@@ -106,14 +107,12 @@ impl Enforced {
             .into_async()
             .map_err(Failure::system("wait for signals"))?;
         let account = Account::new(outbox);
-        let mut session = Session::new(
-            account,
-            channel,
-            self.proxy,
-            self.firewall,
-            self.nflog,
-            signals,
+        let steering = Steering::new(
+            &allowlist.ends.socket,
+            FIRST_GENERATION,
+            allowlist.policy.digest(),
         );
+        let mut session = Session::new(account, channel, self.barrier, signals, steering);
         let started = Guest::start(config, launch, &environment);
         sacrifice.end();
         let attended = match started {
@@ -173,6 +172,7 @@ async fn prove_counted(proof: &Proof, counted: Counters, proxy: &mut Proxy) -> R
 
 fn start_message(allowlist: &Allowlist, here: &Surroundings, clock: RunClock) -> Start {
     Start {
+        generation: FIRST_GENERATION,
         allow: allowlist.policy.entries(),
         policy_digest: allowlist.policy.digest().to_string(),
         guard: here.guarded(),

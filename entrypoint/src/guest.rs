@@ -85,6 +85,16 @@ impl Guest {
         self.signal(number);
     }
 
+    /// Asks the guest to end: the host wants it to.
+    pub(crate) fn stop(&self) {
+        self.forward(Signal::TERM.as_raw());
+    }
+
+    /// Ends what of the guest's process group has not ended by itself.
+    pub(crate) fn kill(&self) {
+        self.signal(Signal::KILL.as_raw());
+    }
+
     /// Sends a signal to the guest's process group, whoever it is from.
     pub(crate) fn signal(&self, number: i32) {
         // It may have ended meanwhile, which the next wait tells.
@@ -327,5 +337,29 @@ mod tests {
             asked_to_stop: Cell::new(false),
         };
         assert_eq!(guest.exit(Ended::Exited(0), 0).peak_rss_kb, None);
+    }
+
+    #[test]
+    fn a_guest_that_the_host_stops_was_stopped_and_one_that_is_killed_for_it_as_well() {
+        use std::os::unix::process::CommandExt as _;
+        let mut child = Command::new("sleep")
+            .arg("1000")
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let guest = Guest {
+            pid: Pid::from_child(&child),
+            usage_before: Usage::of_children(),
+            asked_to_stop: Cell::new(false),
+        };
+        guest.kill();
+        assert!(!guest.asked_to_stop.get(), "only after it was asked");
+        guest.stop();
+        assert!(!child.wait().unwrap().success());
+        let exit = guest.exit(Ended::Signaled(9), 0);
+        assert_eq!(
+            (exit.end_reason, exit.signal),
+            (EndReason::Stopped, Some(9))
+        );
     }
 }

@@ -32,6 +32,7 @@ mod run;
 mod self_test;
 mod session;
 mod signals;
+mod steering;
 mod stream;
 mod surroundings;
 mod transport;

@@ -11,9 +11,11 @@ use std::{
 
 use report::{
     FrameReader, Printable, encode,
-    link::{self, FromProxy, Start, ToProxy},
+    link::{self, FromProxy, Start, Succession, ToProxy},
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::Interest;
 
 use crate::{failure::Failure, identity::Unprivileged, launch::Launch, listeners::Listeners};
 
@@ -27,6 +29,8 @@ pub(crate) struct Proxy {
     stream: tokio::net::UnixStream,
     reader: FrameReader,
     buffer: Vec<u8>,
+    /// What the socket has yet to take: a list is longer than its buffer.
+    unsent: Vec<u8>,
 }
 
 impl Proxy {
@@ -63,6 +67,7 @@ impl Proxy {
             FromProxy::Denied(_)
             | FromProxy::Allowed(_)
             | FromProxy::Open(_)
+            | FromProxy::Policy { .. }
             | FromProxy::Drained => {
                 return Err(fail(io::Error::other("it spoke before it was ready")));
             }
@@ -74,6 +79,7 @@ impl Proxy {
             stream: tokio::net::UnixStream::from_std(ours).map_err(fail)?,
             reader,
             buffer: vec![0; READ_SIZE],
+            unsent: Vec::new(),
         })
     }
 
@@ -86,7 +92,15 @@ impl Proxy {
             if let Some(message) = parse(&mut self.reader)? {
                 return Ok(message);
             }
-            self.stream.readable().await?;
+            let interest = if self.unsent.is_empty() {
+                Interest::READABLE
+            } else {
+                Interest::READABLE | Interest::WRITABLE
+            };
+            let ready = self.stream.ready(interest).await?;
+            if ready.is_writable() {
+                self.send()?;
+            }
             match self.stream.try_read(&mut self.buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self
@@ -99,19 +113,48 @@ impl Proxy {
     }
 
     /// Asks it to end its relays and to report what they carried.
-    pub(crate) fn drain(&self) -> io::Result<()> {
+    pub(crate) fn drain(&mut self) -> io::Result<()> {
         self.tell(&ToProxy::Drain)
     }
 
     /// Answers [`FromProxy::Open`].
-    pub(crate) fn opened(&self, id: u64, opened: bool) -> io::Result<()> {
+    pub(crate) fn opened(&mut self, id: u64, opened: bool) -> io::Result<()> {
+        // Whoever asks and does not read is not answered: what waits to be sent has a bound.
+        if self.unsent.len() > MOST_UNSENT {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         self.tell(&ToProxy::Opened { id, opened })
     }
 
-    fn tell(&self, message: &ToProxy) -> io::Result<()> {
+    /// Has it decide by another list; its answer is [`FromProxy::Policy`].
+    pub(crate) fn succeed(&mut self, next: Succession) -> io::Result<()> {
+        self.tell(&ToProxy::Policy(Box::new(next)))
+    }
+
+    /// Ends it: it did not do as it was told.
+    pub(crate) fn kill(&self) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            // If it has ended by itself, that is what was wanted.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+
+    fn tell(&mut self, message: &ToProxy) -> io::Result<()> {
         let line = encode(message, link::MAX_FRAME).map_err(io::Error::other)?;
-        // A few bytes: the socket takes them whole, or not at all (unix(7) copies by the packet).
-        self.stream.try_write(&line).map(drop)
+        self.unsent.extend(line);
+        self.send()
+    }
+
+    /// Writes what the socket takes; the rest goes while the proxy is listened to.
+    fn send(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.try_write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -178,6 +221,8 @@ pub(crate) fn executable() -> Result<PathBuf, Failure> {
 const MAX_LISTENERS: usize = 16;
 const NAME: &str = "sandbox-egress-proxy";
 const STEP: &str = "start the proxy";
+/// Bytes of unread messages beyond which nothing is answered; a list comes in addition.
+const MOST_UNSENT: usize = 64 * 1024;
 const READ_SIZE: usize = 16 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -255,5 +300,54 @@ mod tests {
                 "{rubbish:?}"
             );
         }
+    }
+
+    fn served(stream: UnixStream) -> Proxy {
+        stream.set_nonblocking(true).unwrap();
+        Proxy {
+            pid: 0,
+            degradations: Vec::new(),
+            stream: tokio::net::UnixStream::from_std(stream).unwrap(),
+            reader: FrameReader::new(link::MAX_FRAME),
+            buffer: vec![0; READ_SIZE],
+            unsent: Vec::new(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_list_that_no_buffer_holds_is_sent_while_the_proxy_is_listened_to() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let next = Succession {
+            generation: 2,
+            allow: vec!["x".repeat(250); 20_000],
+            policy_digest: "d".into(),
+        };
+        let sent = next.clone();
+        let proxy = std::thread::spawn(move || {
+            let mut reader = FrameReader::new(link::MAX_FRAME);
+            let mut buffer = vec![0; 65_536];
+            loop {
+                if let Some(line) = reader.next_line().unwrap() {
+                    let read: ToProxy = serde_json::from_slice(line).unwrap();
+                    assert_eq!(read, ToProxy::Policy(Box::new(sent)));
+                    return (&theirs).write_all(b"{\"type\":\"drained\"}\n").unwrap();
+                }
+                let count = io::Read::read(&mut (&theirs), &mut buffer).unwrap();
+                reader.push(&buffer[..count]);
+            }
+        });
+        let mut listening = served(ours);
+        listening.succeed(next).unwrap();
+        assert_eq!(listening.next().await.unwrap(), FromProxy::Drained);
+        proxy.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_a_proxy_does_not_read_has_a_bound() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut deaf = served(ours);
+        let answered = (0..1_000_000).take_while(|id| deaf.opened(*id, true).is_ok());
+        assert!(answered.count() < 1_000_000);
+        assert!(deaf.unsent.len() < 2 * MOST_UNSENT);
     }
 }

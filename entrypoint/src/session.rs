@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use report::{Body, PolicyReport};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::{
@@ -12,6 +13,7 @@ use crate::{
     nflog::{NfLog, RefusedPacket},
     outbox::Outbox,
     signals::{Arrived, AsyncSignals},
+    steering::{Next, Order, Steering, Step},
     watch::{Happening, ProxyWatch},
 };
 
@@ -27,8 +29,21 @@ pub(crate) struct Session {
     pub(crate) firewall: Firewall,
     nflog: NfLog,
     signals: AsyncSignals,
+    steering: Steering,
+    /// When the guest is ended, if it has not done so itself.
+    kill_at: Option<Instant>,
     flush_at: Option<Instant>,
     heartbeat: Interval,
+}
+
+/// What keeps the network closed.
+pub(crate) struct Barrier {
+    /// The rules.
+    pub(crate) firewall: Firewall,
+    /// What decides by name.
+    pub(crate) proxy: ProxyWatch,
+    /// What the rules refused.
+    pub(crate) nflog: NfLog,
 }
 
 /// What woke PID 1.
@@ -36,7 +51,8 @@ enum Event {
     Signal(io::Result<Arrived>),
     Proxy(Happening),
     Packets(io::Result<Vec<RefusedPacket>>),
-    Channel,
+    Channel(Vec<Order>),
+    GraceOver,
     FlushDue,
     Heartbeat,
 }
@@ -46,20 +62,26 @@ impl Session {
     pub(crate) fn new(
         account: Account,
         channel: Option<Channel>,
-        proxy: ProxyWatch,
-        firewall: Firewall,
-        nflog: NfLog,
+        barrier: Barrier,
         signals: AsyncSignals,
+        steering: Steering,
     ) -> Self {
+        let Barrier {
+            firewall,
+            proxy,
+            nflog,
+        } = barrier;
         let mut heartbeat = interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
             account,
             channel,
-            proxy,
             firewall,
+            proxy,
             nflog,
             signals,
+            steering,
+            kill_at: None,
             flush_at: None,
             heartbeat,
         }
@@ -70,6 +92,7 @@ impl Session {
         loop {
             let event = self.next_event().await;
             if let Some(ended) = self.handle(event, guest)? {
+                self.kill_at = None;
                 return Ok(ended);
             }
         }
@@ -96,17 +119,19 @@ impl Session {
             account,
             channel,
             proxy,
-            firewall: _,
             nflog,
             signals,
+            kill_at,
             flush_at,
             heartbeat,
+            ..
         } = self;
         tokio::select! {
             signal = signals.next() => Event::Signal(signal),
             happening = proxy.next() => Event::Proxy(happening),
             packets = nflog.read() => Event::Packets(packets),
-            () = pump(channel.as_mut(), &mut account.outbox) => Event::Channel,
+            orders = pump(channel.as_mut(), &mut account.outbox) => Event::Channel(orders),
+            () = due(*kill_at) => Event::GraceOver,
             () = due(*flush_at) => Event::FlushDue,
             _ = heartbeat.tick() => Event::Heartbeat,
         }
@@ -118,6 +143,7 @@ impl Session {
             Event::Proxy(happening) => {
                 self.proxy
                     .handle(happening, &mut self.account, &mut self.firewall);
+                self.steer();
                 // The proxy has already gathered what belongs together.
                 self.flush();
             }
@@ -125,11 +151,71 @@ impl Session {
                 self.account.sample(packets?);
                 self.flush_at.get_or_insert_with(|| Instant::now() + GATHER);
             }
-            Event::Channel => self.flush_if_due(),
+            Event::Channel(orders) => {
+                self.obey(orders, guest);
+                self.flush_if_due();
+            }
+            Event::GraceOver => {
+                self.kill_at = None;
+                guest.kill();
+            }
             Event::FlushDue => self.flush(),
             Event::Heartbeat => self.beat(),
         }
         Ok(None)
+    }
+
+    fn obey(&mut self, orders: Vec<Order>, guest: &Guest) {
+        for order in orders {
+            match order {
+                Order::Policy(order) => {
+                    let refused = self.steering.take(order);
+                    self.tell(refused);
+                }
+                Order::Stop { grace_ms } => {
+                    guest.stop();
+                    let at = Instant::now() + Duration::from_millis(grace_ms).min(LONGEST_GRACE);
+                    self.kill_at = Some(self.kill_at.map_or(at, |sooner| sooner.min(at)));
+                }
+            }
+        }
+        self.steer();
+    }
+
+    /// Brings lists into force as far as that goes now.
+    fn steer(&mut self) {
+        loop {
+            let arrived = self.steering.arrived(self.proxy.decides_by());
+            self.tell(arrived);
+            match self.steering.step() {
+                Some(Step::Follow(next)) => self.follow(*next),
+                Some(Step::Tell(report)) => self.tell(Some(report)),
+                None => return,
+            }
+        }
+    }
+
+    /// The rules first: whatever comes of the rest, they hold the guest to the new list.
+    fn follow(&mut self, next: Next) {
+        if self.proxy.is_drained() {
+            let refused = self.steering.give_up("the run is about to end");
+            return self.tell(refused);
+        }
+        match self.firewall.follow(&next.policy) {
+            Ok(()) => self.proxy.succeed(next.succession),
+            Err(failure) => {
+                let refused = self.steering.give_up(&failure.one_line());
+                self.tell(refused);
+            }
+        }
+    }
+
+    /// What was counted before is reported before, so that it counts by the list before.
+    fn tell(&mut self, report: Option<PolicyReport>) {
+        if let Some(report) = report {
+            self.flush();
+            self.account.outbox.push(Body::Policy(report));
+        }
     }
 
     /// Turns counts into messages. Without a host they stay in the ledger, which is bounded, and so
@@ -170,7 +256,7 @@ fn handle_signal(signal: Arrived, guest: &Guest) -> Option<Ended> {
     }
 }
 
-async fn pump(channel: Option<&mut Channel>, outbox: &mut Outbox) {
+async fn pump(channel: Option<&mut Channel>, outbox: &mut Outbox) -> Vec<Order> {
     match channel {
         Some(channel) => channel.pump(outbox).await,
         None => std::future::pending().await,
@@ -184,5 +270,7 @@ async fn due(at: Option<Instant>) {
     }
 }
 
+/// However patient the host is.
+const LONGEST_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const GATHER: Duration = Duration::from_millis(20);

@@ -2,11 +2,15 @@
 
 use std::{io, time::Duration};
 
-use report::link::{FromProxy, Open, Start};
+use policy::HostName;
+use report::link::{FromProxy, Open, Start, Succession};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    account::Account, firewall::Firewall, identity::Unprivileged, listeners::Listeners,
+    account::Account,
+    firewall::{Firewall, Request},
+    identity::Unprivileged,
+    listeners::Listeners,
     proxy::Proxy,
 };
 
@@ -15,6 +19,8 @@ pub(crate) struct ProxyWatch {
     identity: Unprivileged,
     listeners: Listeners,
     start: Start,
+    /// By which list the proxy decides, as it said last.
+    decides_by: u64,
     state: State,
     failures: u32,
 }
@@ -48,6 +54,7 @@ impl ProxyWatch {
         proxy: Proxy,
     ) -> Self {
         Self {
+            decides_by: start.generation,
             identity,
             listeners,
             start,
@@ -89,6 +96,10 @@ impl ProxyWatch {
     ) {
         match happening {
             Happening::Said(FromProxy::Open(request)) => self.open(&request, firewall),
+            Happening::Said(FromProxy::Policy {
+                generation,
+                refused,
+            }) => self.answered(generation, refused.is_some()),
             Happening::Said(message) => account.hear(message),
             Happening::Drained => self.state = State::Drained,
             Happening::Lost(error) => self.lost(&error, account),
@@ -97,17 +108,63 @@ impl ProxyWatch {
     }
 
     /// Lets the guest reach what a name resolved to, and says whether it can.
-    fn open(&self, request: &Open, firewall: &mut Firewall) {
+    fn open(&mut self, request: &Open, firewall: &mut Firewall) {
         let Open {
             id,
+            generation,
+            name,
             endpoints,
             seconds,
         } = request;
-        let opened =
-            endpoints.len() <= Open::MAX_ENDPOINTS && firewall.open(endpoints, *seconds).is_ok();
-        if let State::Running(proxy) = &self.state {
+        // What a list allows that the rules do not follow any more stays closed.
+        let is_due = *generation == self.start.generation && endpoints.len() <= Open::MAX_ENDPOINTS;
+        let opened = is_due
+            && HostName::parse(name).is_ok_and(|name| {
+                let request = Request {
+                    name: &name,
+                    endpoints,
+                    seconds: *seconds,
+                };
+                firewall.open(request).is_ok()
+            });
+        if let State::Running(proxy) = &mut self.state {
             // Without an answer the question fails, after a while.
             let _ = proxy.opened(*id, opened);
+        }
+    }
+
+    /// Has the proxy decide by another list, which the rules follow already. One that is down starts
+    /// with it.
+    pub(crate) fn succeed(&mut self, next: Succession) {
+        self.start = Start {
+            generation: next.generation,
+            allow: next.allow.clone(),
+            policy_digest: next.policy_digest.clone(),
+            ..self.start.clone()
+        };
+        if let State::Running(proxy) = &mut self.state
+            && proxy.succeed(next).is_err()
+        {
+            proxy.kill();
+        }
+    }
+
+    /// By which list the proxy decides.
+    pub(crate) const fn decides_by(&self) -> u64 {
+        self.decides_by
+    }
+
+    /// A proxy that cannot take a list that PID 1 could take is not the one that it was: it is
+    /// started again, with the list.
+    fn answered(&mut self, generation: u64, is_refused: bool) {
+        let is_due = generation == self.start.generation;
+        match &self.state {
+            State::Running(proxy) if is_due && is_refused => proxy.kill(),
+            State::Running(_) | State::Down(_) | State::Drained => {
+                if is_due && !is_refused {
+                    self.decides_by = generation;
+                }
+            }
         }
     }
 
@@ -122,6 +179,7 @@ impl ProxyWatch {
         match Proxy::start(&self.identity, &self.listeners, &self.start) {
             Ok(proxy) => {
                 self.state = State::Running(proxy);
+                self.decides_by = self.start.generation;
                 account.end_outage();
             }
             Err(_) => self.schedule(),
@@ -130,9 +188,13 @@ impl ProxyWatch {
 
     /// Asks the proxy to end; a proxy that is down has nothing left to say.
     pub(crate) fn drain(&mut self) {
-        match &self.state {
-            State::Running(proxy) if proxy.drain().is_ok() => {}
-            State::Running(_) | State::Down(_) | State::Drained => self.state = State::Drained,
+        match &mut self.state {
+            State::Running(proxy) => {
+                if proxy.drain().is_err() {
+                    self.state = State::Drained;
+                }
+            }
+            State::Down(_) | State::Drained => self.state = State::Drained,
         }
     }
 

@@ -15,7 +15,7 @@ use std::{
 
 use report::{
     FrameError, FrameReader, Printable, encode,
-    link::{FromProxy, Ingress, MAX_FRAME, Start, ToProxy},
+    link::{FromProxy, Ingress, MAX_FRAME, Start, Succession, ToProxy},
 };
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType,
@@ -88,10 +88,12 @@ pub(crate) struct Orders {
 }
 
 /// What PID 1 wants of a proxy that serves.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
     /// To stop accepting, report what is left, and say so.
     Drain,
+    /// To decide by another list.
+    Policy(Box<Succession>),
     /// To hear the answer to a request.
     Opened {
         /// Of which request.
@@ -139,9 +141,10 @@ impl Link {
         let listeners = self.listeners(&kinds)?;
         match self.next("start")? {
             ToProxy::Start(start) => Ok((listeners, *start)),
-            ToProxy::Listeners { .. } | ToProxy::Opened { .. } | ToProxy::Drain => {
-                Err(LinkError::Unexpected { awaited: "start" })
-            }
+            ToProxy::Listeners { .. }
+            | ToProxy::Policy(_)
+            | ToProxy::Opened { .. }
+            | ToProxy::Drain => Err(LinkError::Unexpected { awaited: "start" }),
         }
     }
 
@@ -234,7 +237,7 @@ impl Orders {
                 Ok(None) => {}
                 Err(_) => return Order::Gone,
             }
-            let mut bytes = [0; 1024];
+            let mut bytes = [0; 4096];
             match self.link.read(&mut bytes).await {
                 Ok(length @ 1..) => self.frames.push(bytes.get(..length).unwrap_or_default()),
                 Ok(0) | Err(_) => return Order::Gone,
@@ -246,6 +249,7 @@ impl Orders {
 fn order(line: &[u8]) -> Order {
     match serde_json::from_slice(line) {
         Ok(ToProxy::Drain) => Order::Drain,
+        Ok(ToProxy::Policy(next)) => Order::Policy(next),
         Ok(ToProxy::Opened { id, opened }) => Order::Opened { id, opened },
         Ok(ToProxy::Listeners { .. } | ToProxy::Start(_)) | Err(_) => Order::Gone,
     }
@@ -446,6 +450,14 @@ mod tests {
                     id: 7,
                     opened: false,
                 },
+            ),
+            (
+                b"{\"type\":\"policy\",\"generation\":2,\"allow\":[\"a.example\"],\"policy_digest\":\"d\"}\n",
+                Order::Policy(Box::new(Succession {
+                    generation: 2,
+                    allow: vec!["a.example".into()],
+                    policy_digest: "d".into(),
+                })),
             ),
             (b"", Order::Gone),
             (b"{\"type\":\"listeners\",\"kinds\":[]}\n", Order::Gone),

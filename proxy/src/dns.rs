@@ -12,7 +12,7 @@ mod reply;
 mod serve;
 mod service;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use hickory_resolver::proto::rr::{DNSClass, RData, RecordType, rdata};
 use policy::{Decision, Denial, DenyReason, Destination, Host, HostName, NamePermit, PortRange};
@@ -23,7 +23,7 @@ use self::{
     question::{Question, Unreadable},
     reply::{Reply, Said},
 };
-use crate::{proxy::Proxy, refusal::Failure, resolve::Records, window};
+use crate::{proxy::Proxy, refusal::Failure, resolve::Records, ruling::Ruling, window};
 
 /// What becomes of a message.
 enum Step {
@@ -39,6 +39,8 @@ enum Step {
 struct Lookup {
     question: Question,
     permit: NamePermit,
+    /// By which it may, to the end.
+    ruling: Arc<Ruling>,
     via: Transport,
 }
 
@@ -60,10 +62,12 @@ fn consider(message: &[u8], via: Transport, proxy: &Proxy) -> Step {
             };
         }
     };
-    match judge(&question, proxy) {
+    let ruling = proxy.rulings.now();
+    match judge(&question, &ruling, proxy) {
         Ok(permit) => Step::Ask(Lookup {
             question,
             permit,
+            ruling,
             via,
         }),
         Err(reply) => Step::Answer(count_and_write(&reply, &question, via, proxy)),
@@ -71,7 +75,7 @@ fn consider(message: &[u8], via: Transport, proxy: &Proxy) -> Step {
 }
 
 /// Decides on a question; what must not be asked comes with its answer.
-fn judge(question: &Question, proxy: &Proxy) -> Result<NamePermit, Reply> {
+fn judge(question: &Question, ruling: &Ruling, proxy: &Proxy) -> Result<NamePermit, Reply> {
     let kind = question.query.query_type();
     if kind == RecordType::PTR && question.is_reverse() {
         // Programs ask for the names of their peers' addresses unbidden: no attempt at anything.
@@ -84,9 +88,9 @@ fn judge(question: &Question, proxy: &Proxy) -> Result<NamePermit, Reply> {
     let permit = name
         .as_ref()
         .ok()
-        .and_then(|name| proxy.policy.decide_name(name));
+        .and_then(|name| ruling.policy.decide_name(name));
     let Some(permit) = permit else {
-        let nearest = name.ok().and_then(|name| nearest(name, proxy));
+        let nearest = name.ok().and_then(|name| nearest(name, ruling));
         let denial = Denial {
             reason: DenyReason::DnsNotAllowed,
             ..nearest.unwrap_or(Denial::new(DenyReason::DnsNotAllowed))
@@ -120,9 +124,9 @@ fn window(kind: RecordType) -> Reply {
 }
 
 /// What a connection to the name would be told: the hint is worth having here already.
-fn nearest(name: HostName, proxy: &Proxy) -> Option<Denial> {
+fn nearest(name: HostName, ruling: &Ruling) -> Option<Denial> {
     let host = Host::Name(name);
-    match proxy.policy.decide(&Destination { host, port: 443 }) {
+    match ruling.policy.decide(&Destination { host, port: 443 }) {
         Decision::Deny(denial) => Some(denial),
         Decision::Allow(_) => None,
     }
@@ -153,20 +157,21 @@ impl Lookup {
     async fn addresses(&self, records: Records, proxy: &Proxy) -> Reply {
         let is_v4 = self.question.query.query_type() == RecordType::A;
         let addresses: Vec<_> = records.data.iter().filter_map(RData::ip_addr).collect();
-        let mut shown = proxy.policy.check_answer(&self.permit, &addresses);
+        let policy = &self.ruling.policy;
+        let mut shown = policy.check_answer(&self.permit, &addresses);
         shown.retain(|address| address.is_ipv4() == is_v4);
         if shown.is_empty() && !addresses.is_empty() {
             return Reply::denied(Said::NoData, Denial::new(DenyReason::PrivateAddress));
         }
-        let ports = proxy.opaque_ports(&self.permit);
+        let ports = self.ruling.opaque_ports(&self.permit);
         if !ports.is_empty() {
             shown.truncate(SHOWN_AND_OPENED);
         }
         let endpoints = ports.iter().flat_map(|&port| {
             let host = Host::Name(self.permit.name().clone());
             // What may be dialled on this port, not on some other: the guard's word is final.
-            let dialled = match proxy.policy.decide(&Destination { host, port }) {
-                Decision::Allow(permit) => proxy.policy.check_addresses(&permit, &shown).ok(),
+            let dialled = match policy.decide(&Destination { host, port }) {
+                Decision::Allow(permit) => policy.check_addresses(&permit, &shown).ok(),
                 Decision::Deny(_) => None,
             };
             let dialled = dialled.unwrap_or_default().into_iter();
@@ -175,7 +180,11 @@ impl Lookup {
         let lifetime = records.ttl.max(SHORTEST_OPENING);
         if proxy
             .openings
-            .open(endpoints.collect(), lifetime)
+            .open(
+                (self.permit.name(), self.ruling.generation),
+                endpoints.collect(),
+                lifetime,
+            )
             .await
             .is_err()
         {
@@ -192,7 +201,7 @@ impl Lookup {
     }
 }
 
-impl Proxy {
+impl Ruling {
     /// The ports on which the guest may reach this name's addresses without the proxy: those where
     /// nothing need be seen on the stream, and that nftables does not redirect.
     fn opaque_ports(&self, permit: &NamePermit) -> Vec<u16> {
@@ -403,8 +412,9 @@ mod tests {
         ] {
             let proxy = Proxy::allowing(list);
             let name = HostName::parse("a.example").unwrap();
-            let permit = proxy.policy.decide_name(&name).unwrap();
-            let opened = proxy.opaque_ports(&permit);
+            let ruling = proxy.rulings.now();
+            let permit = ruling.policy.decide_name(&name).unwrap();
+            let opened = ruling.opaque_ports(&permit);
             // Of every port but 80 and 443, those between are too many.
             let expected = if list.ends_with('*') {
                 (1..=79).filter(|port| *port != 53).collect()

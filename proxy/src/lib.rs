@@ -40,6 +40,7 @@ mod relay;
 mod reporter;
 mod resolve;
 mod route;
+mod ruling;
 mod server;
 mod settings;
 mod socks;

@@ -87,14 +87,13 @@ async fn reach(request: &Request, proxy: &Proxy) -> Result<Opened, Refused> {
     let destination = destination(request)?;
     let reached = tunnel::reach(&destination, proxy).await;
     match request.address {
-        Address::Ip(address) if proxy.stream_ports.contains(&request.port) => {
-            reached.or_else(|refused| match refused.refusal.reason() {
+        Address::Ip(address) if proxy.rulings.now().stream_ports.contains(&request.port) => reached
+            .or_else(|refused| match refused.refusal.reason() {
                 Some(DenyReason::AddressLiteral) => Ok(Opened::Unnamed(
                     (address.to_canonical(), request.port).into(),
                 )),
                 Some(_) | None => Err(refused),
-            })
-        }
+            }),
         Address::Ip(_) | Address::Domain(_) => reached,
     }
 }

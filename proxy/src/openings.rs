@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use policy::HostName;
 use report::link::Open;
 use tokio::{
     sync::{Mutex as Turn, mpsc, oneshot},
@@ -44,8 +45,11 @@ impl Default for Openings {
 
 impl Openings {
     /// Has the guest's way to `endpoints` opened for this many seconds; nothing is open at once.
+    ///
+    /// Which list allows that is said with it: PID 1 opens nothing that another one has to allow.
     pub(crate) async fn open(
         &self,
+        (name, generation): (&HostName, u64),
         endpoints: Vec<SocketAddr>,
         seconds: u32,
     ) -> Result<(), NotOpened> {
@@ -57,6 +61,8 @@ impl Openings {
         self.waiting().insert(id, answer);
         let request = Open {
             id,
+            generation,
+            name: name.as_str().to_owned(),
             endpoints,
             seconds,
         };
@@ -102,24 +108,29 @@ const QUEUED: usize = 64;
 mod tests {
     use super::*;
 
+    fn name() -> HostName {
+        HostName::parse("a.example").unwrap()
+    }
+
     fn endpoints() -> Vec<SocketAddr> {
         vec!["203.0.113.7:22".parse().unwrap()]
     }
 
     #[tokio::test]
     async fn whoever_asks_waits_for_its_own_answer() {
-        let openings = Openings::default();
+        let (openings, name) = (Openings::default(), name());
         let pid1 = async {
             let first = openings.next().await;
             let second = openings.next().await;
             assert_eq!(first.endpoints, endpoints());
+            assert_eq!((first.name.as_str(), first.generation), ("a.example", 1));
             openings.answer(second.id, false);
             openings.answer(first.id, true);
             openings.answer(99, true);
         };
         let (first, second, ()) = tokio::join!(
-            openings.open(endpoints(), 60),
-            openings.open(endpoints(), 60),
+            openings.open((&name, 1), endpoints(), 60),
+            openings.open((&name, 1), endpoints(), 60),
             pid1
         );
         assert_eq!((first, second), (Ok(()), Err(NotOpened)));
@@ -129,12 +140,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silence_is_no_opening_and_is_not_waited_for_without_end() {
         let openings = Openings::default();
-        assert_eq!(openings.open(endpoints(), 60).await, Err(NotOpened));
+        assert_eq!(
+            openings.open((&name(), 1), endpoints(), 60).await,
+            Err(NotOpened)
+        );
         assert!(openings.waiting().is_empty());
     }
 
     #[tokio::test]
     async fn nothing_to_open_asks_nobody() {
-        assert_eq!(Openings::default().open(Vec::new(), 60).await, Ok(()));
+        assert_eq!(
+            Openings::default().open((&name(), 1), Vec::new(), 60).await,
+            Ok(())
+        );
     }
 }

@@ -1,10 +1,8 @@
 //! What every connection works with: the policy, the way out, and the account.
 
-use std::{collections::BTreeSet, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
-use policy::{
-    Decision, Denial, DenyReason, Destination, Host, HostName, Permit, Policy, StreamKind,
-};
+use policy::{Decision, Denial, DenyReason, Destination, Host, HostName, Permit, StreamKind};
 use report::Transport;
 use tokio::{net::TcpStream, time::timeout};
 
@@ -16,18 +14,17 @@ use crate::{
     refusal::{Failure, Refusal, Refused},
     relay::Spares,
     resolve::Resolver,
+    ruling::Rulings,
     upstream::Upstream,
 };
 
 /// What every connection works with.
 pub(crate) struct Proxy {
-    pub(crate) policy: Policy,
+    pub(crate) rulings: Rulings,
     pub(crate) resolver: Resolver,
     pub(crate) upstream: Option<Upstream>,
     pub(crate) account: Arc<Account>,
     pub(crate) spares: Spares,
-    /// The ports that nftables redirects: asked for once, since it takes a look at every entry.
-    pub(crate) stream_ports: BTreeSet<u16>,
     pub(crate) fan_out: FanOut,
     pub(crate) openings: Openings,
 }
@@ -35,7 +32,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// May a client go there?
     pub(crate) fn decide(&self, destination: &Destination) -> Result<Permit, Denial> {
-        match self.policy.decide(destination) {
+        match self.rulings.now().policy.decide(destination) {
             Decision::Allow(permit) => {
                 if let (Some(domain), Host::Name(name)) = (permit.below(), &destination.host) {
                     self.fan_out.admit(domain, name)?;
@@ -48,7 +45,7 @@ impl Proxy {
 
     /// What [`Proxy::decide`] would say, for somebody who only wants to know: nothing is used up.
     pub(crate) fn why(&self, destination: &Destination) -> Result<Permit, Denial> {
-        match self.policy.decide(destination) {
+        match self.rulings.now().policy.decide(destination) {
             Decision::Allow(permit) => {
                 if let (Some(domain), Host::Name(name)) = (permit.below(), &destination.host) {
                     self.fan_out.check(domain, name)?;
@@ -94,7 +91,13 @@ impl Proxy {
                 return Ok(upstream.connect(permit.destination()).await?);
             }
             let answers = self.resolver.resolve(&permit.destination().host).await?;
-            let checked = Checked::new(&self.policy, permit, &answers)?;
+            let ruling = self.rulings.now();
+            // Another list may be in force by now, and the guard's word must be of the same.
+            let permit = match ruling.policy.decide(permit.destination()) {
+                Decision::Allow(permit) => permit,
+                Decision::Deny(denial) => return Err(denial.into()),
+            };
+            let checked = Checked::new(&ruling.policy, &permit, &answers)?;
             Ok(dial::connect(&checked).await?)
         };
         let late = || Failure::ConnectionTimeout(dial::PATIENCE);
@@ -159,8 +162,10 @@ impl Proxy {
     /// A proxy with this allowlist, and no resolver.
     pub(crate) fn allowing(list: &str) -> Self {
         Self {
-            stream_ports: Policy::parse(list).unwrap().stream_ports(),
-            policy: Policy::parse(list).unwrap(),
+            rulings: Rulings::new(
+                crate::ruling::Ruling::new(1, policy::Policy::parse(list).unwrap()),
+                Vec::new(),
+            ),
             resolver: Resolver::new(&[]).unwrap(),
             upstream: None,
             account: Arc::new(Account::new(report::RunClock::start())),
@@ -339,5 +344,41 @@ mod tests {
             .unwrap();
         let refusal = proxy.reach(&permit).await.unwrap_err();
         assert_eq!(refusal.reason(), None, "{refusal:?}");
+    }
+
+    fn succeed(proxy: &Proxy, list: &str) {
+        let policy = policy::Policy::parse(list).unwrap();
+        proxy.rulings.succeed(&report::link::Succession {
+            generation: 2,
+            allow: policy.entries(),
+            policy_digest: policy.digest().to_string(),
+        });
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_list_permitted_is_not_dialled_any_more() {
+        let proxy = Proxy::allowing("127.0.0.1:9");
+        let to = Destination::parse("127.0.0.1", 9).unwrap();
+        let permit = proxy.decide(&to).unwrap();
+        succeed(&proxy, "b.example");
+        let refusal = proxy.reach(&permit).await.unwrap_err();
+        assert_eq!(refusal.reason(), Some(DenyReason::AddressLiteral));
+    }
+
+    #[test]
+    fn names_that_a_wildcard_allowed_stay_counted_under_another_list() {
+        let proxy = Proxy::allowing("*.example.com");
+        let names = |range: std::ops::Range<u32>| {
+            let proxy = &proxy;
+            range.map(move |n| {
+                let host = format!("n{n}.example.com");
+                let to = Destination::parse(&host, 443).unwrap();
+                proxy.decide(&to).is_ok()
+            })
+        };
+        assert!(names(0..512).all(|is_allowed| is_allowed));
+        succeed(&proxy, "*.example.com, b.example");
+        assert!(names(0..512).all(|is_allowed| is_allowed));
+        assert!(!names(512..513).any(|is_allowed| is_allowed));
     }
 }

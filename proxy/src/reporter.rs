@@ -12,10 +12,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, sleep},
 };
 
-use crate::{
-    account::{Account, More},
-    openings::Openings,
-};
+use crate::{account::More, proxy::Proxy};
 
 /// Why reporting ended early.
 #[derive(Debug, thiserror::Error)]
@@ -29,18 +26,18 @@ pub enum ReportError {
 }
 
 /// Reports until `account` is closed and everything in it was sent. Requests to PID 1 go out between
-/// two batches, and do not wait for one to be full: a client waits for them.
-pub(crate) async fn run(
-    account: &Account,
-    openings: &Openings,
-    link: &mut OwnedWriteHalf,
-) -> Result<(), ReportError> {
+/// two batches, and do not wait for one to be full: a client waits for them. That another list
+/// decides is said after all that the one before it refused.
+pub(crate) async fn run(proxy: &Proxy, link: &mut OwnedWriteHalf) -> Result<(), ReportError> {
+    let account = &proxy.account;
     let mut collect = interval(COLLECT);
     collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let mut answer = None;
         tokio::select! {
             () = account.something() => {}
-            request = openings.next() => {
+            given = proxy.rulings.answer() => answer = Some(given),
+            request = proxy.openings.next() => {
                 send(link, &FromProxy::Open(request)).await?;
                 continue;
             }
@@ -49,28 +46,33 @@ pub(crate) async fn run(
                 continue;
             }
         }
-        // Either way the batch goes out now.
-        gather(account, openings, link).await?;
+        if answer.is_none() {
+            // Either way the batch goes out now.
+            answer = gather(proxy, link).await?;
+        }
         let (batch, more) = account.take();
         link.write_all(&lines(batch)?).await?;
+        if let Some(answer) = answer {
+            send(link, &answer).await?;
+        }
         if more == More::Never {
             return Ok(());
         }
     }
 }
 
-/// Waits for a batch worth sending, or for as long as events are gathered.
+/// Waits for a batch worth sending, for as long as events are gathered, or for what ends a batch.
 async fn gather(
-    account: &Account,
-    openings: &Openings,
+    proxy: &Proxy,
     link: &mut OwnedWriteHalf,
-) -> Result<(), ReportError> {
+) -> Result<Option<FromProxy>, ReportError> {
     let mut gathered = pin!(sleep(GATHER));
     loop {
         tokio::select! {
-            () = account.full() => return Ok(()),
-            () = &mut gathered => return Ok(()),
-            request = openings.next() => send(link, &FromProxy::Open(request)).await?,
+            () = proxy.account.full() => return Ok(None),
+            () = &mut gathered => return Ok(None),
+            answer = proxy.rulings.answer() => return Ok(Some(answer)),
+            request = proxy.openings.next() => send(link, &FromProxy::Open(request)).await?,
         }
     }
 }
@@ -105,10 +107,8 @@ const COLLECT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use policy::DenyReason;
-    use report::{Printable, RunClock, Target};
+    use policy::{DenyReason, HostName};
+    use report::{Printable, Target, link::Succession};
     use tokio::{
         io::{AsyncBufReadExt as _, BufReader, Lines},
         net::{UnixStream, unix::OwnedReadHalf},
@@ -144,15 +144,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn events_are_gathered_for_20_ms_and_merged() {
-        let account = Arc::new(Account::new(RunClock::start()));
-        let openings = Openings::default();
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
         let (mut link, mut pid1) = link();
         let began = Instant::now();
         for _ in 0..3 {
             account.deny(target("a"), DenyReason::NotTls);
         }
         tokio::select! {
-            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
             message = pid1.next() => {
                 let FromProxy::Denied(denied) = message else { panic!("{message:?}") };
                 assert_eq!((denied.count, denied.reason), (3, DenyReason::NotTls));
@@ -163,15 +163,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_batch_does_not_wait() {
-        let account = Arc::new(Account::new(RunClock::start()));
-        let openings = Openings::default();
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
         let (mut link, mut pid1) = link();
         let began = Instant::now();
         for _ in 0..64 {
             account.allow(target("a"));
         }
         tokio::select! {
-            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
             message = pid1.next() => {
                 assert!(matches!(&message, FromProxy::Allowed(a) if a.connections == 64), "{message:?}");
                 assert_eq!(began.elapsed(), Duration::ZERO);
@@ -181,13 +181,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn bytes_of_a_lasting_connection_are_reported_every_5_s() {
-        let account = Arc::new(Account::new(RunClock::start()));
-        let openings = Openings::default();
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
         let (mut link, mut pid1) = link();
         let flow = account.flow(target("a"));
         let began = Instant::now();
         tokio::select! {
-            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
             () = async {
                 // The first tick of an interval comes at once: it finds nothing.
                 tokio::task::yield_now().await;
@@ -201,13 +201,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_request_does_not_wait_for_events_to_be_gathered() {
-        let (account, openings) = (Account::new(RunClock::start()), Openings::default());
+        let proxy = Proxy::allowing("a.example");
+        let (account, openings) = (&proxy.account, &proxy.openings);
+        let name = HostName::parse("a.example").unwrap();
         let (mut link, mut pid1) = link();
         let began = Instant::now();
         account.deny(target("a"), DenyReason::NotTls);
         let endpoint = "203.0.113.7:22".parse().unwrap();
         let asking = async {
-            tokio::join!(openings.open(vec![endpoint], 60), async {
+            tokio::join!(openings.open((&name, 1), vec![endpoint], 60), async {
                 let FromProxy::Open(request) = pid1.next().await else {
                     panic!("no request")
                 };
@@ -217,15 +219,15 @@ mod tests {
             })
         };
         tokio::select! {
-            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
             (opened, ()) = asking => assert_eq!(opened, Ok(())),
         }
     }
 
     #[tokio::test]
     async fn nothing_is_lost_while_pid_1_does_not_read() {
-        let account = Arc::new(Account::new(RunClock::start()));
-        let openings = Openings::default();
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
         let (mut link, mut pid1) = link();
         let inventing = async {
             for n in 0..20_000_u32 {
@@ -247,8 +249,36 @@ mod tests {
             }
             sum
         };
-        let (ended, sum) = tokio::join!(run(&account, &openings, &mut link), reading);
+        let (ended, sum) = tokio::join!(run(&proxy, &mut link), reading);
         ended.unwrap();
         assert_eq!(sum, 20_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_another_list_decides_is_said_at_once_and_after_what_was_refused_before() {
+        let proxy = Proxy::allowing("a.example");
+        let (mut link, mut pid1) = link();
+        let began = Instant::now();
+        proxy.account.deny(target("b"), DenyReason::NotAllowed);
+        let policy = policy::Policy::parse("b.example").unwrap();
+        let next = Succession {
+            generation: 2,
+            allow: policy.entries(),
+            policy_digest: policy.digest().to_string(),
+        };
+        let exchanging = async {
+            proxy.rulings.succeed(&next);
+            let first = pid1.next().await;
+            assert!(matches!(first, FromProxy::Denied(_)), "{first:?}");
+            pid1.next().await
+        };
+        tokio::select! {
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
+            answer = exchanging => {
+                let expected = FromProxy::Policy { generation: 2, refused: None };
+                assert_eq!(answer, expected);
+                assert!(began.elapsed() < GATHER, "{:?}", began.elapsed());
+            }
+        }
     }
 }

@@ -69,7 +69,7 @@ impl Server {
         let mut reporting = JoinSet::new();
         reporting.spawn(report(Arc::clone(&self.proxy), replies));
         match self.serve(&mut listeners, &mut orders).await {
-            Order::Gone | Order::Opened { .. } => Ok(()),
+            Order::Gone | Order::Policy(_) | Order::Opened { .. } => Ok(()),
             Order::Drain => {
                 drop(listeners);
                 self.questions.shutdown().await;
@@ -91,7 +91,8 @@ impl Server {
             tokio::select! {
                 order = orders.next() => match order {
                     Order::Opened { id, opened } => self.proxy.openings.answer(id, opened),
-                    Order::Drain | Order::Gone => return order,
+                    Order::Policy(next) => self.proxy.rulings.succeed(&next),
+                    order @ (Order::Drain | Order::Gone) => return order,
                 },
                 arrival = listeners.accept() => self.admit(arrival),
                 Some(_) = self.connections.join_next() => {}
@@ -183,7 +184,7 @@ async fn report(
     proxy: Arc<Proxy>,
     mut replies: OwnedWriteHalf,
 ) -> Result<OwnedWriteHalf, ReportError> {
-    reporter::run(&proxy.account, &proxy.openings, &mut replies).await?;
+    reporter::run(&proxy, &mut replies).await?;
     Ok(replies)
 }
 

@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr};
 
+use ipnet::IpNet;
 use policy::{Policy, PolicyError};
 use report::{RunClock, link::Start};
 use socket2::SockRef;
@@ -14,6 +15,10 @@ use crate::confine::UnforeseenCalls;
 pub struct Settings {
     /// The allowlist, with the container's own addresses guarded.
     pub policy: Policy,
+    /// Which list that is.
+    pub generation: u64,
+    /// Those addresses, to be guarded under the lists to come as well.
+    pub guard: Vec<IpNet>,
     /// The run's time axis.
     pub clock: RunClock,
     /// Connections at once.
@@ -52,17 +57,10 @@ pub enum SettingsError {
 impl Settings {
     /// Reads the allowlist, and makes sure that PID 1 read the same.
     pub fn new(start: Start) -> Result<Self, SettingsError> {
-        let mut policy = Policy::from_entries(&start.allow)?;
-        let ours = policy.digest().to_string();
-        if ours != start.policy_digest {
-            return Err(SettingsError::Digest {
-                ours,
-                theirs: start.policy_digest,
-            });
-        }
-        policy.guard_also(&start.guard);
         Ok(Self {
-            policy,
+            policy: policy_of(&start.allow, &start.policy_digest, &start.guard)?,
+            generation: start.generation,
+            guard: start.guard,
             clock: RunClock::from_origin_ms(start.clock_origin_ms),
             max_connections: usize::try_from(start.max_connections).unwrap_or(usize::MAX),
             resolvers: start
@@ -75,6 +73,22 @@ impl Settings {
             unforeseen_calls: UnforeseenCalls::Fail,
         })
     }
+}
+
+/// The list of these entries, if PID 1 reads it as it is read here.
+pub(crate) fn policy_of(
+    allow: &[String],
+    digest: &str,
+    guard: &[IpNet],
+) -> Result<Policy, SettingsError> {
+    let mut policy = Policy::from_entries(allow)?;
+    let ours = policy.digest().to_string();
+    if ours != digest {
+        let theirs = digest.to_owned();
+        return Err(SettingsError::Digest { ours, theirs });
+    }
+    policy.guard_also(guard);
+    Ok(policy)
 }
 
 /// Asks the kernel's connection tracking, which knows what nftables rewrote (`SO_ORIGINAL_DST`).
@@ -99,6 +113,7 @@ mod tests {
 
     fn start(allow: &[&str], digest: &str) -> Start {
         Start {
+            generation: 1,
             allow: allow.iter().map(ToString::to_string).collect(),
             policy_digest: digest.to_owned(),
             guard: vec!["203.0.113.7/32".parse().unwrap()],

@@ -14,6 +14,7 @@ use crate::{
     relay::Spares,
     reporter::ReportError,
     resolve::Resolver,
+    ruling::{Ruling, Rulings},
     server::Server,
     settings::{Settings, SettingsError},
     upstream::{Upstream, UpstreamError},
@@ -121,8 +122,10 @@ async fn prepare(settings: &Settings) -> Result<Proxy, StartError> {
         None => None,
     };
     Ok(Proxy {
-        stream_ports: settings.policy.stream_ports(),
-        policy: settings.policy.clone(),
+        rulings: Rulings::new(
+            Ruling::new(settings.generation, settings.policy.clone()),
+            settings.guard.clone(),
+        ),
         resolver,
         upstream,
         account: Arc::new(Account::new(settings.clock)),

@@ -81,7 +81,7 @@ pub(crate) async fn open(
             let exchange = Exchange::open(upstream, permit.destination().clone(), flow).await;
             let route = Route::through(proxy, exchange.ok()?);
             let forwarder = Forwarder::new(proxy, route, target);
-            Box::pin(requests(client, forwarder, &permit)).await;
+            Box::pin(requests(client, forwarder, &permit, proxy)).await;
             None
         }
         Err(Some(refused)) => {
@@ -184,13 +184,20 @@ fn check_name(name: &ServerName, permit: &Permit, proxy: &Proxy) -> Result<(), R
     }
 }
 
-async fn requests(client: &mut Client, mut forwarder: Forwarder<'_>, permit: &Permit) {
+/// Each request is decided anew, as everywhere: another list may be in force by then.
+async fn requests(
+    client: &mut Client,
+    mut forwarder: Forwarder<'_>,
+    permit: &Permit,
+    proxy: &Proxy,
+) {
     let judge = |head: &Head| {
-        let path = authority::within_tunnel(head, permit.destination())?;
-        Ok(Course::Origin(Judged {
-            permit: permit.clone(),
-            path,
-        }))
+        let opened = permit.destination();
+        let path = authority::within_tunnel(head, opened)?;
+        let permit = proxy.decide(opened);
+        let permit = permit.and_then(|permit| require(&permit, StreamKind::Http).map(|()| permit));
+        let permit = permit.map_err(|denial| Refused::new(target_of(opened), denial))?;
+        Ok(Course::Origin(Judged { permit, path }))
     };
     forwarder.serve(client, judge).await;
 }

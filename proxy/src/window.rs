@@ -27,6 +27,7 @@ use crate::{
     answer::{After, Body, Manner},
     head::Head,
     proxy::Proxy,
+    ruling::Ruling,
 };
 
 /// What the name is said to resolve to: addresses that nobody has (RFC 5737, RFC 6666), so that
@@ -45,11 +46,17 @@ pub(crate) fn is_at(destination: &Destination) -> bool {
 pub(crate) fn answer(head: &Head, path: &PathAndQuery, manner: Manner, proxy: &Proxy) -> Vec<u8> {
     let asked = Asked::read(head, path);
     let form = asked.as_ref().map_or(Form::Text, |asked| asked.form);
-    let page = asked.and_then(|asked| page(head, &asked, proxy));
+    let ruling = proxy.rulings.now();
+    let page = asked.and_then(|asked| page(head, &asked, &ruling, proxy));
     write(&page.unwrap_or_else(Page::Problem), form, manner)
 }
 
-fn page<'p>(head: &Head, asked: &Asked<'_>, proxy: &'p Proxy) -> Result<Page<'p>, Problem> {
+fn page<'p>(
+    head: &Head,
+    asked: &Asked<'_>,
+    ruling: &'p Ruling,
+    proxy: &Proxy,
+) -> Result<Page<'p>, Problem> {
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(Problem::method());
     }
@@ -58,7 +65,7 @@ fn page<'p>(head: &Head, asked: &Asked<'_>, proxy: &'p Proxy) -> Result<Page<'p>
     }
     match asked.path {
         "/" => Ok(Page::Index(page::Index::new())),
-        "/policy" => Ok(Page::Policy(listing::of(&proxy.policy, asked.from))),
+        "/policy" => Ok(Page::Policy(listing::of(ruling, asked.from))),
         "/denials" => Ok(Page::Denials(denials::of(&proxy.account.recent()))),
         _ => Err(Problem::path()),
     }

@@ -48,7 +48,10 @@ pub(super) fn greet(mut stream: UnixStream, outbox: &mut Outbox) -> io::Result<(
                         "the collector speaks protocol {other}"
                     )));
                 }
-                HostMessage::Ack { .. } | HostMessage::Unknown => continue,
+                HostMessage::Ack { .. }
+                | HostMessage::Policy(_)
+                | HostMessage::Stop { .. }
+                | HostMessage::Unknown => continue,
             }
         }
         let left = deadline

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use subtle::ConstantTimeEq as _;
 use tokio::{io::Interest, net::UnixStream, time::Instant};
 
-use crate::outbox::Outbox;
+use crate::{outbox::Outbox, steering::Order};
 
 /// A connection, and what of an answer has arrived over it.
 #[derive(Debug)]
@@ -88,7 +88,10 @@ impl Link {
                         return Ok(welcome);
                     }
                     HostMessage::Welcome(_) => return Err(io::ErrorKind::InvalidData.into()),
-                    HostMessage::Ack { .. } | HostMessage::Unknown => {}
+                    HostMessage::Ack { .. }
+                    | HostMessage::Policy(_)
+                    | HostMessage::Stop { .. }
+                    | HostMessage::Unknown => {}
                 }
             }
             self.stream.readable().await?;
@@ -96,21 +99,25 @@ impl Link {
         }
     }
 
-    /// Moves bytes in whichever direction is ready, and takes note of acknowledgements.
+    /// Moves bytes in whichever direction is ready, takes note of acknowledgements, and hands on
+    /// what is ordered.
     ///
     /// # Errors
     /// When the collector is gone.
-    pub(super) async fn converse(&mut self, outbox: &mut Outbox) -> io::Result<()> {
+    pub(super) async fn converse(&mut self, outbox: &mut Outbox) -> io::Result<Vec<Order>> {
         let interest = match outbox.next_bytes() {
             Some(_) => Interest::READABLE | Interest::WRITABLE,
             None => Interest::READABLE,
         };
         let ready = self.stream.ready(interest).await?;
+        let mut orders = Vec::new();
         if ready.is_readable() {
             self.read()?;
             while let Some(message) = self.next()? {
                 match message {
                     HostMessage::Ack { seq } => outbox.acknowledge(seq),
+                    HostMessage::Policy(order) => orders.push(Order::Policy(order)),
+                    HostMessage::Stop { grace_ms } => orders.push(Order::Stop { grace_ms }),
                     HostMessage::Welcome(_) | HostMessage::Unknown => {}
                 }
             }
@@ -118,7 +125,7 @@ impl Link {
         if ready.is_writable() {
             self.write(outbox)?;
         }
-        Ok(())
+        Ok(orders)
     }
 
     /// When a word last came.

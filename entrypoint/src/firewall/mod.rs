@@ -3,14 +3,20 @@
 //! Whatever PID 1 changes of them goes through [`Firewall`]: what does not is somebody else's doing.
 
 mod nftables;
+mod opened;
 mod plan;
 
-use std::{io, net::SocketAddr};
+use std::{
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
 
+use policy::{HostName, Policy};
 use sha2::{Digest as _, Sha256};
 
-use self::nftables::Table;
 pub(crate) use self::plan::Plan;
+use self::{nftables::Table, opened::Opened};
 use crate::failure::Failure;
 
 /// NFLOG group of the refused packets, in the container's own network namespace.
@@ -19,8 +25,22 @@ pub(crate) const LOG_GROUP: u16 = 4100;
 /// Loaded rules. Nothing runs in the container before there are some.
 pub(crate) struct Firewall {
     backend: Backend,
+    plan: Plan,
+    /// What the guest was let dial.
+    opened: Opened,
     digest: String,
     counters_before: Counters,
+}
+
+/// What is to be opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Request<'a> {
+    /// Whose addresses these are.
+    pub(crate) name: &'a HostName,
+    /// What the guest is to reach.
+    pub(crate) endpoints: &'a [SocketAddr],
+    /// For how long from now.
+    pub(crate) seconds: u32,
 }
 
 /// Where the rules are. All of them have the same effect, or say what they lack.
@@ -41,10 +61,12 @@ pub(crate) struct Counters {
 
 impl Firewall {
     /// Loads the rules of `plan`.
-    pub(crate) fn load(plan: &Plan) -> Result<Self, Failure> {
-        let (table, loaded) = Table::load(plan)?;
+    pub(crate) fn load(plan: Plan) -> Result<Self, Failure> {
+        let (table, loaded) = Table::load(&plan)?;
         Ok(Self {
             backend: Backend::Nftables(table),
+            plan,
+            opened: Opened::default(),
             digest: hex(&Sha256::digest(loaded)),
             counters_before: Counters::default(),
         })
@@ -57,12 +79,35 @@ impl Firewall {
         }
     }
 
-    /// Lets the guest dial these for so many seconds from now, also those that it could dial
-    /// already. All of them, or an error.
-    pub(crate) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
+    /// Lets the guest dial what a name resolved to, also what it could dial already. All of it, or an
+    /// error.
+    pub(crate) fn open(&mut self, request: Request<'_>) -> io::Result<()> {
+        let Request {
+            name,
+            endpoints,
+            seconds,
+        } = request;
         match &mut self.backend {
-            Backend::Nftables(table) => table.open(endpoints, seconds),
+            Backend::Nftables(table) => table.open(endpoints, seconds)?,
         }
+        let now = Instant::now();
+        let until = now + Duration::from_secs(seconds.into());
+        self.opened.note(name, endpoints, until, now);
+        Ok(())
+    }
+
+    /// Has the rules follow another list, all of it or nothing. What the guest was let dial and that
+    /// list does not open is closed.
+    ///
+    /// Established connections go on: what was authorised is the connection.
+    pub(crate) fn follow(&mut self, policy: &Policy) -> Result<(), Failure> {
+        let plan = self.plan.following(policy);
+        let kept = self.opened.keep(policy, Instant::now());
+        match &self.backend {
+            Backend::Nftables(_) => Table::follow(&plan, &kept)?,
+        }
+        self.plan = plan;
+        Ok(())
     }
 
     /// SHA-256 of what was loaded, in hexadecimal.

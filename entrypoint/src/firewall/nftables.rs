@@ -1,5 +1,6 @@
 //! The rules as one table of nftables: loaded whole or not at all, and its counters read back.
 
+mod change;
 mod incoming;
 mod nft;
 mod openings;
@@ -12,7 +13,7 @@ use std::{io, net::SocketAddr};
 use serde::Deserialize;
 
 use self::openings::Openings;
-use super::{Counters, LOG_GROUP, Plan};
+use super::{Counters, LOG_GROUP, Plan, opened::Kept};
 use crate::failure::Failure;
 
 /// The loaded table.
@@ -33,6 +34,13 @@ impl Table {
     /// Lets the guest dial these for so many seconds from now.
     pub(super) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
         self.openings.open(endpoints, seconds)
+    }
+
+    /// Has the table follow another list, in one transaction.
+    pub(super) fn follow(plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
+        let text = serde_json::to_string(&plan.exchange(kept))
+            .map_err(|error| Failure::setup(nft::LOAD, error, "report this as a defect"))?;
+        nft::run(&["-j", "-f", "-"], &text).map(drop)
     }
 
     /// What was counted since the table was loaded.

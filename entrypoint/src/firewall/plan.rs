@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use policy::AddressRule;
+use policy::{AddressRule, Policy};
 
 use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
 
@@ -37,6 +37,16 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The same with another list.
+    pub(super) fn following(&self, policy: &Policy) -> Self {
+        Self {
+            stream_ports: policy.stream_ports(),
+            ranges: policy.address_rules(),
+            lifted: policy.lifted_ranges(),
+            ..self.clone()
+        }
+    }
+
     /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
     pub(super) fn root_uids(&self) -> impl Iterator<Item = u32> {
         let overflow = self.here.remapped.then_some(OVERFLOW_UID);
@@ -53,7 +63,6 @@ const OVERFLOW_UID: u32 = 65534;
 
 #[cfg(test)]
 pub(super) mod tests {
-    use policy::Policy;
     use report::Ipv6;
 
     use super::*;
@@ -90,5 +99,18 @@ pub(super) mod tests {
                 remapped: true,
             },
         }
+    }
+
+    #[test]
+    fn another_list_changes_what_depends_on_it_and_nothing_else() {
+        let before = plan("a.example:8443/tls, 10.0.0.0/8:22", &["tcp:8000"]);
+        let next = Policy::parse("b.example@192.168.0.0/16").unwrap();
+        let after = before.following(&next);
+        assert_eq!(after.stream_ports, [80, 443].into());
+        assert!(after.ranges.is_empty());
+        assert_eq!(after.lifted, ["192.168.0.0/16".parse::<IpNet>().unwrap()]);
+        assert_eq!(after.proxy_uid, before.proxy_uid);
+        assert_eq!(after.guarded, before.guarded);
+        assert_eq!(after.ingress.len(), 1);
     }
 }

@@ -1,8 +1,8 @@
 //! Everything that one run reported, added up in bounded memory.
 
 use crate::{
-    Body, Bye, Denied, Enforcing, Exit, Gaps, Hello, Reason, Received, Refusals, Sample, Seed,
-    Sequence, Target, Totals, Traffic, Transport, tally::Tally,
+    Answers, Body, Bye, Denied, Enforcing, Exit, Gaps, Hello, Reason, Received, Refusals, Sample,
+    Seed, Sequence, Target, Totals, Traffic, Transport, tally::Tally,
 };
 
 /// What is known of a run from its reports.
@@ -20,6 +20,7 @@ pub struct Account {
     refused: Sample<RefusedKey, Refusals>,
     reached: Sample<Target, Traffic>,
     gaps: Gaps,
+    answers: Answers,
     unknown: u64,
     unreadable: u64,
 }
@@ -68,6 +69,7 @@ impl Account {
             refused: Sample::new(seed),
             reached: Sample::new(seed),
             gaps: Gaps::default(),
+            answers: Answers::default(),
             unknown: 0,
             unreadable: 0,
         }
@@ -93,6 +95,7 @@ impl Account {
                 self.reached.add(&allowed.target, &allowed.into());
             }
             Body::Gap(gap) => self.gaps.add(gap),
+            Body::Policy(report) => self.answers.add(report, message.t),
             Body::Totals(totals) => self.tally.totals(totals),
             Body::Exit(exit) => self.exit = Some(exit.clone()),
             Body::Bye(bye) => self.close(bye, message.seq),
@@ -166,6 +169,12 @@ impl Account {
         &self.gaps
     }
 
+    /// What the container said of lists that it was given.
+    #[must_use]
+    pub const fn answers(&self) -> &Answers {
+        &self.answers
+    }
+
     /// Messages of types that this version does not know.
     #[must_use]
     pub const fn unknown(&self) -> u64 {
@@ -192,7 +201,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Gap, GapKind, Printable};
+    use crate::{Gap, GapKind, PolicyOutcome, PolicyReport, Printable};
 
     fn denied(host: u32, count: u64) -> Body<Reason> {
         let host = Some(Printable::new(&format!("h{host}.example")));
@@ -305,6 +314,18 @@ mod tests {
         });
         let account = of([hello(), Body::Unknown, gap]);
         assert_eq!((account.unknown(), account.gaps().count()), (1, 1));
+    }
+
+    #[test]
+    fn what_is_said_of_a_list_is_kept_with_its_time() {
+        let report = PolicyReport {
+            generation: 2,
+            digest: Printable::new("ab"),
+            outcome: PolicyOutcome::InForce,
+            detail: None,
+        };
+        let account = of([hello(), Body::Policy(report)]);
+        assert_eq!(account.answers().on(2, "ab").unwrap().at, 2);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub fn encode<T: Serialize>(message: &T, limit: usize) -> Result<Vec<u8>, FrameE
 pub struct FrameReader {
     buffer: Vec<u8>,
     start: usize,
+    /// How much behind `start` is known to have no line end: long lines come in many parts.
+    searched: usize,
     limit: usize,
 }
 
@@ -55,6 +57,7 @@ impl FrameReader {
         Self {
             buffer: Vec::new(),
             start: 0,
+            searched: 0,
             limit,
         }
     }
@@ -72,12 +75,17 @@ impl FrameReader {
     /// [`FrameError::TooLong`]: nothing after it can be trusted to start a line.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, FrameError> {
         let rest = self.buffer.get(self.start..).unwrap_or_default();
-        match rest.iter().position(|&b| b == b'\n') {
+        let unsearched = rest.get(self.searched..).unwrap_or_default();
+        let found = unsearched.iter().position(|&b| b == b'\n');
+        match found.map(|end| self.searched + end) {
             Some(end) if end < self.limit => {
-                self.start += end + 1;
+                (self.start, self.searched) = (self.start + end + 1, 0);
                 Ok(rest.get(..end))
             }
-            None if rest.len() < self.limit => Ok(None),
+            None if rest.len() < self.limit => {
+                self.searched = rest.len();
+                Ok(None)
+            }
             Some(_) | None => Err(FrameError::TooLong { limit: self.limit }),
         }
     }
@@ -156,5 +164,19 @@ mod tests {
     #[test]
     fn what_is_too_long_to_read_is_not_written() {
         assert!(encode(&"x".repeat(100), 50).is_err());
+    }
+
+    #[test]
+    fn a_long_line_is_found_whole_however_small_its_parts_and_so_is_the_next() {
+        let mut reader = FrameReader::new(100_000);
+        let line = "x".repeat(50_000);
+        for part in line.as_bytes().chunks(7) {
+            reader.push(part);
+            assert_eq!(reader.next_line().unwrap(), None);
+        }
+        reader.push(b"\nshort\n");
+        assert_eq!(reader.next_line().unwrap(), Some(line.as_bytes()));
+        assert_eq!(reader.next_line().unwrap(), Some(&b"short"[..]));
+        assert_eq!(reader.next_line().unwrap(), None);
     }
 }

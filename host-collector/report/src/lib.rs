@@ -5,7 +5,9 @@
 //! must not be fooled: every type here can be read from bytes that an attacker chose.
 
 mod account;
+mod answers;
 mod attach;
+mod change;
 mod clock;
 mod counts;
 mod distinct;
@@ -29,7 +31,9 @@ mod verdict;
 mod weight;
 
 pub use account::{Account, Closing, RefusedKey};
+pub use answers::{Answer, Answers};
 pub use attach::Attach;
+pub use change::{FIRST_GENERATION, List, PolicyOrder, PolicyOutcome, PolicyReport};
 pub use clock::RunClock;
 pub use counts::{Allowed, Denied, Target, Totals, Transport};
 pub use distinct::{DistinctCount, Seed};

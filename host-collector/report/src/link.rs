@@ -30,6 +30,8 @@ pub enum ToProxy {
     },
     /// The second message: everything else the proxy must know.
     Start(Box<Start>),
+    /// Another allowlist is to decide from now on; [`FromProxy::Policy`] answers.
+    Policy(Box<Succession>),
     /// The answer to [`FromProxy::Open`].
     Opened {
         /// Of which request.
@@ -40,6 +42,17 @@ pub enum ToProxy {
     /// Stop accepting, let the relays end, report what they carried, and answer
     /// [`FromProxy::Drained`].
     Drain,
+}
+
+/// An allowlist that takes the place of another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Succession {
+    /// Which list it is, see [`crate::PolicyOrder`].
+    pub generation: u64,
+    /// The entries, in their canonical spelling.
+    pub allow: Vec<String>,
+    /// Digest of that list: the proxy must arrive at the same.
+    pub policy_digest: String,
 }
 
 /// How connections arrive at a listener. Told, never guessed: only where nftables redirects may the
@@ -63,6 +76,10 @@ pub enum Ingress {
 pub struct Open {
     /// What the answer says again.
     pub id: u64,
+    /// Which list allows it: what an earlier one allowed is not opened any more.
+    pub generation: u64,
+    /// The name that has the addresses.
+    pub name: String,
     /// What is to be reached over TCP; at most [`Open::MAX_ENDPOINTS`].
     pub endpoints: Vec<SocketAddr>,
     /// For how long.
@@ -77,6 +94,8 @@ impl Open {
 /// What the proxy works with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
+    /// Which list this is, see [`crate::PolicyOrder`].
+    pub generation: u64,
     /// The entries of the allowlist, in their canonical spelling.
     pub allow: Vec<String>,
     /// Digest of that list: the proxy must arrive at the same.
@@ -113,6 +132,14 @@ pub enum FromProxy {
     Denied(Denied),
     /// Attempts that were let through.
     Allowed(Allowed),
+    /// The answer to [`ToProxy::Policy`]: what follows was decided by that list, unless it is
+    /// refused.
+    Policy {
+        /// Which list.
+        generation: u64,
+        /// Why the one before it still decides, where it does.
+        refused: Option<Printable>,
+    },
     /// A request that [`ToProxy::Opened`] answers.
     Open(Open),
     /// The answer to [`ToProxy::Drain`]: nothing follows.
@@ -125,6 +152,7 @@ mod tests {
 
     fn start() -> Start {
         Start {
+            generation: 1,
             allow: vec!["a.example".into()],
             policy_digest: "d".into(),
             guard: Vec::new(),
@@ -147,6 +175,11 @@ mod tests {
                 ],
             },
             ToProxy::Start(Box::new(start())),
+            ToProxy::Policy(Box::new(Succession {
+                generation: 2,
+                allow: vec!["b.example".into()],
+                policy_digest: "d".into(),
+            })),
             ToProxy::Opened {
                 id: 7,
                 opened: true,
@@ -166,6 +199,8 @@ mod tests {
     fn what_the_proxy_asks_for_is_what_pid_1_reads() {
         let open = FromProxy::Open(Open {
             id: 7,
+            generation: 1,
+            name: "a.example".into(),
             endpoints: vec![
                 "203.0.113.7:22".parse().unwrap(),
                 "[2001:db8::7]:22".parse().unwrap(),

@@ -7,7 +7,7 @@
 use policy::DenyReason;
 use serde::{Deserialize, Serialize};
 
-use crate::{Allowed, Denied, Printable, Totals};
+use crate::{Allowed, Denied, PolicyOrder, PolicyReport, Printable, Totals};
 
 /// The version of the protocol that this crate speaks.
 pub const PROTOCOL: u32 = 1;
@@ -40,6 +40,8 @@ pub enum Body<R = DenyReason> {
     Allowed(Allowed),
     /// An interval that was not enforced, or not counted.
     Gap(Gap),
+    /// What became of another allowlist that the host gave.
+    Policy(PolicyReport),
     /// Every cumulative counter; the heartbeat.
     Totals(Totals<R>),
     /// The guest ended.
@@ -212,6 +214,13 @@ pub enum HostMessage {
         /// The last stored sequence number.
         seq: u64,
     },
+    /// Another allowlist is to be in force.
+    Policy(PolicyOrder),
+    /// The guest is to end.
+    Stop {
+        /// How long it may take to end by itself, in milliseconds.
+        grace_ms: u64,
+    },
     /// A type that this version does not know.
     #[serde(other)]
     Unknown,
@@ -316,7 +325,7 @@ mod tests {
             r#"{"type":"ack","seq":3}"#
         );
         let later: HostMessage =
-            serde_json::from_str(r#"{"type":"policy","generation":2}"#).unwrap();
+            serde_json::from_str(r#"{"type":"pause","generation":2}"#).unwrap();
         assert_eq!(later, HostMessage::Unknown);
     }
 }

@@ -97,6 +97,7 @@ fn said(evidence: &Path) -> Option<Enforcing> {
             | Body::Totals(_)
             | Body::Exit(_)
             | Body::Bye(_)
+            | Body::Policy(_)
             | Body::Unknown => None,
         }
     })

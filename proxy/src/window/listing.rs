@@ -3,14 +3,17 @@
 
 use std::fmt;
 
-use policy::{Policy, WINDOW};
+use policy::WINDOW;
 use serde::Serialize;
 
 use super::page::NOTE;
+use crate::ruling::Ruling;
 
 /// A part of the list in force.
 #[derive(Debug, Serialize)]
 pub(super) struct Listing<'p> {
+    /// 1 for the list of the launch, more for those that took its place.
+    generation: u64,
     digest: String,
     /// All of them, not those of this part.
     count: usize,
@@ -24,11 +27,13 @@ pub(super) struct Listing<'p> {
 }
 
 /// The entries behind the first `from`.
-pub(super) fn of(policy: &Policy, from: usize) -> Listing<'_> {
+pub(super) fn of(ruling: &Ruling, from: usize) -> Listing<'_> {
+    let policy = &ruling.policy;
     let count = policy.len();
     let entries: Vec<_> = policy.spellings().skip(from).take(PART).collect();
     let next = from.saturating_add(entries.len());
     Listing {
+        generation: ruling.generation,
         digest: policy.digest().to_string(),
         count,
         from,
@@ -43,7 +48,11 @@ pub(super) fn of(policy: &Policy, from: usize) -> Listing<'_> {
 impl fmt::Display for Listing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# {NOTE}")?;
-        writeln!(f, "# entries: {}, digest: {}", self.count, self.digest)?;
+        writeln!(
+            f,
+            "# entries: {}, generation: {}, digest: {}",
+            self.count, self.generation, self.digest
+        )?;
         for warning in &self.warnings {
             writeln!(f, "# warning: {warning}")?;
         }
@@ -62,25 +71,30 @@ const PART: usize = 1000;
 
 #[cfg(test)]
 mod tests {
+    use policy::Policy;
+
     use super::*;
 
     #[test]
     fn the_text_is_a_list_of_the_same_policy() {
         let list = "b.example:22, a.example, !x.a.example, *.c.example@10.0.0.0/8, b.example:22";
-        let policy = Policy::parse(list).unwrap();
-        let text = of(&policy, 0).to_string();
-        assert_eq!(Policy::parse(&text).unwrap().digest(), policy.digest());
-        assert!(text.contains(&policy.digest().to_string()), "{text}");
+        let ruling = Ruling::new(1, Policy::parse(list).unwrap());
+        let text = of(&ruling, 0).to_string();
+        assert_eq!(
+            Policy::parse(&text).unwrap().digest(),
+            ruling.policy.digest()
+        );
+        assert!(text.contains(&ruling.policy.digest().to_string()), "{text}");
         assert!(text.contains("# entries: 4, "), "{text}");
     }
 
     #[test]
     fn a_long_list_is_shown_in_parts_that_make_the_whole() {
         let names: Vec<_> = (0..2500).map(|n| format!("n{n}.example")).collect();
-        let policy = Policy::from_entries(&names).unwrap();
+        let ruling = Ruling::new(1, Policy::from_entries(&names).unwrap());
         let (mut from, mut all) = (0, Vec::new());
         loop {
-            let part = of(&policy, from);
+            let part = of(&ruling, from);
             assert!(part.entries.len() <= PART && part.count == 2500);
             all.extend(part.entries.iter().copied());
             let text = part.to_string();
@@ -92,20 +106,20 @@ mod tests {
                 None => break,
             }
         }
-        assert_eq!(all, policy.entries());
+        assert_eq!(all, ruling.policy.entries());
     }
 
     #[test]
     fn behind_the_last_entry_there_is_nothing() {
-        let policy = Policy::parse("a.example").unwrap();
-        let part = of(&policy, usize::MAX);
+        let ruling = Ruling::new(1, Policy::parse("a.example").unwrap());
+        let part = of(&ruling, usize::MAX);
         assert_eq!((part.entries.len(), part.next, part.count), (0, None, 1));
     }
 
     #[test]
     fn what_is_odd_about_the_list_is_told() {
-        let policy = Policy::parse("a.invalid, b.example").unwrap();
-        let text = of(&policy, 0).to_string();
+        let ruling = Ruling::new(1, Policy::parse("a.invalid, b.example").unwrap());
+        let text = of(&ruling, 0).to_string();
         assert!(
             text.contains("# warning: `a.invalid` can never match"),
             "{text}"

@@ -243,6 +243,7 @@ impl Sums {
             FromProxy::Ready { .. }
             | FromProxy::Failed { .. }
             | FromProxy::Open(_)
+            | FromProxy::Policy { .. }
             | FromProxy::Drained => {
                 panic!("{message:?}")
             }
@@ -332,6 +333,7 @@ impl Client {
 pub(crate) fn start(allow: &[&str]) -> Start {
     let policy = Policy::from_entries(allow).unwrap();
     Start {
+        generation: 1,
         allow: policy.entries(),
         policy_digest: policy.digest().to_string(),
         guard: Vec::new(),

@@ -33,6 +33,8 @@ mod socks;
 #[cfg(test)]
 mod startup;
 #[cfg(test)]
+mod succession;
+#[cfg(test)]
 mod tls;
 #[cfg(test)]
 mod window;

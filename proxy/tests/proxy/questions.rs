@@ -161,12 +161,15 @@ fn an_answer_waits_until_the_guest_can_use_it() {
         let message = proxy.pid1.receive();
         let FromProxy::Open(Open {
             id,
+            generation,
+            name,
             endpoints,
             seconds,
         }) = message
         else {
             panic!("{message:?}")
         };
+        assert_eq!((generation, name.as_str()), (1, "origin.test"));
         assert_eq!(endpoints, ["127.0.0.1:22".parse().unwrap()]);
         assert!((60..=3600).contains(&seconds), "{seconds}");
         asking.0.set_nonblocking(true).unwrap();

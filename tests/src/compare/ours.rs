@@ -110,6 +110,7 @@ pub fn others(count: usize) -> impl Iterator<Item = String> {
 fn start_of(rules: Rules) -> anyhow::Result<Start> {
     let policy = Policy::from_entries(list(rules)).context("read the list")?;
     Ok(Start {
+        generation: report::FIRST_GENERATION,
         allow: policy.entries(),
         policy_digest: policy.digest().to_string(),
         guard: Vec::new(),

@@ -14,10 +14,13 @@ use super::{
     openings::SETS,
     terms::{
         TCP, Term, accept, address, any_of, claim, claimed, count, ct_state, daddr, dport, drop,
-        endpoint, established, field, goto, is, is_not, leave, log, meta, network, number, onwards,
-        ports, prohibit, protocol, redirect, redirected, reset, word,
+        endpoint, established, field, goto, is, is_not, jump, leave, log, meta, network, number,
+        onwards, ports, prohibit, protocol, redirect, redirected, reset, word,
     },
-    transaction::{FORWARD, LEAVING, NAT_OUTPUT, OUTPUT, PROXY, REFUSE, Transaction, by_family},
+    transaction::{
+        FORWARD, LEAVING, NAT_OUTPUT, OUTPUT, PROXY, RANGES, REFUSE, STREAMS, Transaction,
+        by_family,
+    },
 };
 use crate::firewall::plan::{LOOPBACK, Plan};
 
@@ -29,7 +32,8 @@ impl Plan {
         self.add_sets(&mut rules);
         self.claim_flows(&mut rules);
         self.redirect_dns(&mut rules);
-        self.redirect_named_streams(&mut rules);
+        redirect_named_streams(&mut rules);
+        self.redirect_streams(&mut rules);
         self.judge_output(&mut rules);
         self.judge_proxy(&mut rules);
         incoming::judge(&self.ingress, &self.here, &mut rules);
@@ -48,7 +52,7 @@ impl Plan {
 
     fn add_sets(&self, rules: &mut Transaction) {
         rules.set("guarded", &self.guarded);
-        rules.set("lifted", &self.lifted);
+        rules.set(LIFTED, &self.lifted);
         rules.endpoints(SETS);
     }
 
@@ -126,21 +130,15 @@ impl Plan {
         any_of(self.root_uids().map(number))
     }
 
-    /// nat output: who does not know of the proxy is brought to it. Everything of the guest's user
-    /// is, whatever the address: the name decides.
-    fn redirect_named_streams(&self, rules: &mut Transaction) {
-        for loopback in LOOPBACK {
-            rules.rule(
-                NAT_OUTPUT,
-                [is(daddr(loopback.addr()), network(loopback)), leave()],
-            );
-        }
+    /// Who does not know of the proxy is brought to it. Everything of the guest's user is, whatever
+    /// the address: the name decides.
+    pub(super) fn redirect_streams(&self, rules: &mut Transaction) {
         let streams = || any_of(self.stream_ports.iter().map(|&port| number(port)));
         for (proto, port) in [("ipv4", Some(self.redirect4)), ("ipv6", self.redirect6)] {
             if let Some(port) = port {
                 let family = is(meta(MetaKey::Nfproto), word(proto));
                 rules.rule(
-                    NAT_OUTPUT,
+                    STREAMS,
                     [family, is(dport("tcp"), streams()), redirect(port)],
                 );
             }
@@ -165,6 +163,7 @@ impl Plan {
         );
         self.accept_roots_dns(rules);
         accept_opened(rules);
+        rules.rule(OUTPUT, [jump(RANGES)]);
         self.accept_ranges(rules);
         rules.link_control(OUTPUT);
         rules.rule(
@@ -198,7 +197,7 @@ impl Plan {
     }
 
     /// What the list names by address.
-    fn accept_ranges(&self, rules: &mut Transaction) {
+    pub(super) fn accept_ranges(&self, rules: &mut Transaction) {
         for range in self
             .ranges
             .iter()
@@ -220,7 +219,7 @@ impl Plan {
                     any_of(nets.into_iter().map(network)),
                 );
                 rules.rule(
-                    OUTPUT,
+                    RANGES,
                     [
                         to,
                         is(dport("tcp"), ports(range.low(), range.high())),
@@ -256,7 +255,7 @@ impl Plan {
             rules.rule(
                 PROXY,
                 [
-                    to("lifted"),
+                    to(LIFTED),
                     is(meta(MetaKey::L4proto), protocol(TCP)),
                     accept(),
                 ],
@@ -276,6 +275,17 @@ impl Plan {
     }
 }
 
+/// nat output: what goes to loopback stays there, and streams that carry a name go to the proxy.
+fn redirect_named_streams(rules: &mut Transaction) {
+    for loopback in LOOPBACK {
+        rules.rule(
+            NAT_OUTPUT,
+            [is(daddr(loopback.addr()), network(loopback)), leave()],
+        );
+    }
+    rules.rule(NAT_OUTPUT, [goto(STREAMS)]);
+}
+
 /// What names of the list resolved to, on ports where nothing need be seen on the stream. The
 /// address guard again: the proxy's word opens to the guest what the proxy could dial, no more.
 fn accept_opened(rules: &mut Transaction) {
@@ -283,7 +293,7 @@ fn accept_opened(rules: &mut Transaction) {
         let set = |name| word(format!("@{name}{suffix}"));
         let daddr = || field(family, "daddr");
         let opened = || is(endpoint(family), set(SETS));
-        rules.rule(OUTPUT, [is(daddr(), set("lifted")), opened(), accept()]);
+        rules.rule(OUTPUT, [is(daddr(), set(LIFTED)), opened(), accept()]);
         rules.rule(
             OUTPUT,
             [is_not(daddr(), set("guarded")), opened(), accept()],
@@ -291,6 +301,8 @@ fn accept_opened(rules: &mut Transaction) {
     }
 }
 
+/// The name of the sets of ranges where the guard is lifted, less the number of their family.
+pub(super) const LIFTED: &str = "lifted";
 #[cfg(test)]
 mod tests {
     use std::{
@@ -299,16 +311,23 @@ mod tests {
     };
 
     use super::*;
-    use crate::firewall::plan::tests::plan;
+    use crate::firewall::{opened::Kept, plan::tests::plan};
 
     /// Loads the ruleset into a network namespace of its own, without the files that a small image
     /// does not have, and returns what nft makes of it.
     fn loaded(plan: &Plan) -> String {
-        let json = serde_json::to_string(&plan.ruleset()).unwrap();
+        in_a_namespace(&[serde_json::to_string(&plan.ruleset()).unwrap()])
+    }
+
+    fn in_a_namespace(transactions: &[String]) -> String {
+        let json = transactions.join("\n");
         let script = "for file in /etc/protocols /etc/services; do
                           test ! -e $file || mount --bind /dev/null $file
                       done
-                      nft -j -f - && nft list table inet sandbox_egress";
+                      while read -r transaction; do
+                          printf %s \"$transaction\" | nft -j -f - || exit 1
+                      done
+                      nft list table inet sandbox_egress";
         let mut child = Command::new("unshare")
             .args(["--net", "--mount", "sh", "-c", script])
             .stdin(Stdio::piped())
@@ -320,7 +339,7 @@ mod tests {
             .stdin
             .take()
             .unwrap()
-            .write_all(json.as_bytes())
+            .write_all(format!("{json}\n").as_bytes())
             .unwrap();
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -515,5 +534,52 @@ mod tests {
                 .unwrap()
         };
         assert_eq!(text(0), text(1));
+    }
+
+    /// Lines of the listing, without what was counted and the time that elements have left.
+    fn lasting(text: &str) -> Vec<String> {
+        let lines = text.lines().map(str::trim);
+        let lasting = lines.filter(|line| !line.starts_with("packets "));
+        lasting.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn rules_that_follow_another_list_are_those_of_a_launch_with_it() {
+        let (first, next) = (
+            "example.com, example.com:8443/tls, 10.0.0.0/8:5432, a.example@192.168.0.0/16",
+            "b.example:9443/tls, [2001:db8::/32]:22, 10.1.0.0/16:5432, c.example@172.16.0.0/12",
+        );
+        for (first, next) in [(first, next), (next, first), (first, "!example.com")] {
+            let (launched, other) = (plan(first, &["tcp:1"]), plan(next, &["tcp:1"]));
+            let text = |rules| serde_json::to_string(&rules).unwrap();
+            let changed = [text(launched.ruleset()), text(other.exchange(&[]))];
+            assert_eq!(
+                lasting(&in_a_namespace(&changed)),
+                lasting(&loaded(&other)),
+                "{next}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_stays_open_under_another_list_keeps_its_time_and_what_was_counted_stays() {
+        let opened = |to: &str| Kept {
+            to: to.parse().unwrap(),
+            seconds: 100,
+        };
+        let text = |rules| serde_json::to_string(&rules).unwrap();
+        let (launched, other) = (plan("a.example:22", &[]), plan("b.example:22", &[]));
+        let both = [opened("203.0.113.1:22"), opened("[2001:db8::1]:22")];
+        let listing = in_a_namespace(&[
+            text(launched.ruleset()),
+            text(launched.exchange(&both)),
+            text(other.exchange(&both[1..])),
+        ]);
+        assert!(!listing.contains("203.0.113.1"), "{listing}");
+        assert!(
+            listing.contains("2001:db8::1 . 22 timeout 1m40s"),
+            "{listing}"
+        );
+        assert!(!text(other.exchange(&[])).contains("counter\":{\"family"));
     }
 }

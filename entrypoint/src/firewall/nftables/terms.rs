@@ -1,11 +1,14 @@
 //! The words that rules are made of, shorter than libnftables-json(5) spells them.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::{
+    borrow::Cow,
+    net::{IpAddr, SocketAddr},
+};
 
 use ipnet::IpNet;
 use nftables::{
     expr::{
-        CT, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, Range,
+        CT, Elem, Expression, Meta, MetaKey, NamedExpression, Payload, PayloadField, Prefix, Range,
         SetItem,
     },
     stmt::{
@@ -158,6 +161,18 @@ pub(super) fn address(address: IpAddr) -> Term {
     word(address.to_string())
 }
 
+/// An element of a set of addresses with a port, for so many seconds.
+pub(super) fn opening(to: SocketAddr, seconds: u32) -> Term {
+    let parts = vec![address(to.ip()), number(to.port())];
+    Expression::Named(NamedExpression::Elem(Elem {
+        val: Box::new(Expression::Named(NamedExpression::Concat(parts))),
+        timeout: Some(seconds),
+        expires: None,
+        comment: None,
+        counter: None,
+    }))
+}
+
 /// A network; one of full length is its address, as nft wants it.
 pub(super) fn network(net: IpNet) -> Term {
     if net.prefix_len() == net.max_prefix_len() {
@@ -211,6 +226,13 @@ pub(super) const fn leave() -> Part {
 /// `goto chain`
 pub(super) fn goto(chain: &'static str) -> Part {
     Statement::Goto(JumpTarget {
+        target: chain.into(),
+    })
+}
+
+/// `jump chain`
+pub(super) fn jump(chain: &'static str) -> Part {
+    Statement::Jump(JumpTarget {
         target: chain.into(),
     })
 }

@@ -5,15 +5,20 @@ use nftables::{
     batch::Batch,
     expr::MetaKey,
     schema::{
-        Chain, Counter, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table,
+        Chain, Counter, Element, FlushObject, NfCmd, NfListObject, Nftables, Rule, Set, SetFlag,
+        SetType, SetTypeValue, Table,
     },
     types::{NfChainPolicy, NfChainType, NfFamily, NfHook},
 };
 
 use super::{
     DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL, TABLE,
-    terms::{IGMP, Part, accept, any_of, count, drop, field, is, meta, network, protocol, word},
+    terms::{
+        IGMP, Part, Term, accept, any_of, count, drop, field, is, meta, network, opening, protocol,
+        word,
+    },
 };
+use crate::firewall::opened::Kept;
 
 /// The objects of one transaction, in order.
 pub(super) struct Transaction {
@@ -43,8 +48,9 @@ impl Transaction {
             }));
         }
         let mut rules = Self { batch };
-        rules.chain(REFUSE, None);
-        rules.chain(PROXY, None);
+        for name in [REFUSE, PROXY, STREAMS, RANGES] {
+            rules.chain(name, None);
+        }
         // A number: nft 1.0.6 does not take the name `dstnat` in an output chain. Before the
         // engine's own chain for its embedded resolver, which stands at -100.
         rules.chain(
@@ -78,6 +84,67 @@ impl Transaction {
             )),
         );
         rules
+    }
+
+    /// Changes to what is loaded.
+    pub(super) fn onto_what_is_loaded() -> Self {
+        Self {
+            batch: Batch::new(),
+        }
+    }
+
+    /// Takes all rules out of a chain.
+    pub(super) fn flush_chain(&mut self, name: &'static str) {
+        let chain = Chain {
+            family: NfFamily::INet,
+            table: TABLE.into(),
+            name: name.into(),
+            ..Chain::default()
+        };
+        self.batch.add_cmd(NfCmd::Flush(FlushObject::Chain(chain)));
+    }
+
+    /// Takes all elements out of the sets of both families.
+    pub(super) fn flush_sets(&mut self, name: &str) {
+        for suffix in ["4", "6"] {
+            let set = Set {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: format!("{name}{suffix}").into(),
+                ..Set::default()
+            };
+            self.batch
+                .add_cmd(NfCmd::Flush(FlushObject::Set(Box::new(set))));
+        }
+    }
+
+    /// Adds ranges to the sets of their families.
+    pub(super) fn fill(&mut self, name: &str, nets: &[IpNet]) {
+        let nets = IpNet::aggregate(&nets.to_vec());
+        for ((_, nets), suffix) in by_family(&nets).into_iter().zip(["4", "6"]) {
+            self.elements(format!("{name}{suffix}"), nets.into_iter().map(network));
+        }
+    }
+
+    /// Adds addresses with a port to the sets of their families.
+    pub(super) fn reopen(&mut self, name: &str, kept: &[Kept]) {
+        let (v4, v6): (Vec<&Kept>, _) = kept.iter().partition(|kept| kept.to.is_ipv4());
+        for (kept, suffix) in [(v4, "4"), (v6, "6")] {
+            let elements = kept.iter().map(|kept| opening(kept.to, kept.seconds));
+            self.elements(format!("{name}{suffix}"), elements);
+        }
+    }
+
+    fn elements(&mut self, set: String, elements: impl Iterator<Item = Term>) {
+        let elements: Vec<_> = elements.collect();
+        if !elements.is_empty() {
+            self.batch.add(NfListObject::Element(Element {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: set.into(),
+                elem: elements.into(),
+            }));
+        }
     }
 
     fn chain(
@@ -204,6 +271,10 @@ pub(super) const FORWARD: &str = "forward";
 /// Where it is certain by which interface a packet goes.
 pub(super) const LEAVING: &str = "leaving";
 pub(super) const PROXY: &str = "proxy";
+/// Where streams that carry a name are brought to the proxy: the ports are the list's.
+pub(super) const STREAMS: &str = "streams";
+/// What the list names by address.
+pub(super) const RANGES: &str = "ranges";
 pub(super) const REFUSE: &str = "refuse";
 
 #[cfg(test)]
