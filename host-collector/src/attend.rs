@@ -25,15 +25,18 @@ pub(crate) use registration::engine_environment;
 pub(crate) use signals::Signals;
 pub(crate) use starter::Starter;
 
-use report::Body;
+use std::{io, path::Path};
+
+use report::{Answers, Body};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    channel::{Channel, ChannelError},
+    channel::{Channel, ChannelError, answers_so_far},
     engine::Engine,
     log::LogError,
     run_dir::RunDir,
-    session::Session,
+    session::{PolicyIdentity, Session},
+    steer::{Control, History},
 };
 
 /// A run that this process attends to.
@@ -43,6 +46,7 @@ pub(crate) struct Attending<'a> {
     registration: &'a Registration,
     engine: Engine,
     channel: Option<Channel>,
+    control: Option<Control>,
 }
 
 /// What a run came to.
@@ -62,11 +66,19 @@ impl<'a> Attending<'a> {
     ) -> Result<Self, ChannelError> {
         let terms = registration.terms.clone();
         let channel = terms.map(|terms| Channel::open(run_dir.path(), terms));
+        let (channel, control) = match channel.transpose()? {
+            Some(channel) => {
+                let (channel, control) = steered(channel, run_dir, registration)?;
+                (Some(channel), Some(control))
+            }
+            None => (None, None),
+        };
         Ok(Self {
             run_dir,
             registration,
             engine: Engine::of(registration.engine, registration.program.clone()),
-            channel: channel.transpose()?,
+            channel,
+            control,
         })
     }
 
@@ -94,7 +106,7 @@ impl<'a> Attending<'a> {
     }
 
     async fn drive(&mut self, starter: Starter<'_>, launched: impl Future<Output = ()>) -> Driven {
-        let channel = self.channel.take();
+        let (channel, control) = (self.channel.take(), self.control.take());
         let seen = Notify::new();
         if channel.as_ref().is_some_and(Channel::was_launched) {
             seen.notify_one();
@@ -109,6 +121,9 @@ impl<'a> Attending<'a> {
         let attended = async {
             let over = async { drop(over.await) };
             let attended = channel?.attend(over, |message| {
+                if let Some(control) = &control {
+                    control.hear(message);
+                }
                 if matches!(message.body, Body::Enforcing(_)) {
                     seen.notify_one();
                 }
@@ -125,7 +140,18 @@ impl<'a> Attending<'a> {
             drop(end);
             watched
         };
-        let both = async { tokio::join!(attended, watched) };
+        let served = async {
+            match &control {
+                Some(control) => control.serve().await,
+                None => std::future::pending().await,
+            }
+        };
+        let both = async {
+            tokio::select! {
+                both = async { tokio::join!(attended, watched) } => both,
+                never = served => match never {},
+            }
+        };
         let launched = async {
             record::note_launch(self.run_dir.path());
             launched.await;
@@ -146,19 +172,72 @@ impl<'a> Attending<'a> {
         }
     }
 
+    /// What the record says of the run's lists, if there were several.
+    fn policy_at_end(&self, driven: &Driven) -> Option<PolicyIdentity> {
+        let history = history(self.run_dir.path(), self.registration).ok()?;
+        let reports = driven.attendance.as_ref()?.reports.as_ref();
+        let nothing = Answers::default();
+        let answers = reports.map_or(&nothing, |reports| reports.account.answers());
+        let identity = history.identity(answers);
+        (!history.is_empty() || identity.unasked > 0).then_some(identity)
+    }
+
     fn conclude(&self, driven: &Driven) -> Conclusion {
         // Another collector may have seen what is not to be seen any more.
         let was_seen = record::was_launched(self.run_dir.path());
         if !was_seen && !outcome::was_launched(driven, self.registration.report_is_required) {
             return Conclusion::NoRun(outcome::refusal(driven, self.registration));
         }
-        let session = outcome::session(driven, self.registration);
+        let mut session = outcome::session(driven, self.registration);
+        if let Some(identity) = self.policy_at_end(driven) {
+            session.launch.egress_policy = Some(identity);
+        }
         let attendance = driven.attendance.as_ref();
         let journal = attendance.filter(|attendance| attendance.reports.is_some());
         let journal = journal.map(|attendance| attendance.journal.path().to_owned());
         let recorded = record::at_end(self.run_dir.path(), self.registration, &session, journal);
         Conclusion::Run(Box::new(session), recorded)
     }
+}
+
+/// Has the channel hand on what verbs ask for.
+fn steered(
+    channel: Channel,
+    run_dir: &RunDir,
+    registration: &Registration,
+) -> Result<(Channel, Control), ChannelError> {
+    let history = history(run_dir.path(), registration);
+    let opened = history.and_then(|history| {
+        let answers = channel.answers().clone();
+        Control::open(run_dir.path(), history, answers)
+    });
+    let (control, orders) = opened.map_err(|source| ChannelError::Make {
+        directory: run_dir.path().to_owned(),
+        source,
+    })?;
+    Ok((channel.with_orders(orders), control))
+}
+
+/// The lists that a run was asked to follow.
+pub(crate) fn history(run_dir: &Path, registration: &Registration) -> io::Result<History> {
+    let record = &registration.record;
+    let launched = record.egress_allow.as_deref().unwrap_or_default();
+    let digest = record
+        .egress_policy
+        .as_ref()
+        .map(|policy| policy.digest.as_str());
+    History::read(run_dir, launched, digest.unwrap_or_default())
+}
+
+/// What is known of the lists of a run that goes on, if there were several.
+fn lists_so_far(run_dir: &Path, registration: &Registration) -> Option<PolicyIdentity> {
+    let history = history(run_dir, registration).ok()?;
+    let seed = registration.terms.as_ref()?.seed;
+    let is_changed = !history.is_empty();
+    let answers = || answers_so_far(run_dir, seed).ok();
+    is_changed
+        .then(answers)?
+        .map(|answers| history.identity(&answers))
 }
 
 /// Writes the line that a detached run has at its launch.

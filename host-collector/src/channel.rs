@@ -25,7 +25,8 @@ use std::{
     pin::pin,
 };
 
-use report::{Received, Seed};
+use report::{Answers, HostMessage, Received, Seed};
+use tokio::sync::mpsc;
 
 pub use attendance::{Attendance, Refusals, Reports};
 pub use greeting::Refusal;
@@ -47,6 +48,7 @@ pub struct Channel {
     terms: Terms,
     journal: Journal,
     past: Past,
+    orders: Option<mpsc::Receiver<HostMessage>>,
 }
 
 /// Why a run has no channel.
@@ -73,7 +75,7 @@ impl Channel {
             source,
         };
         let (journal, lines) =
-            Journal::open(&run_dir.join("journal.jsonl"), Journal::LIMIT).map_err(make)?;
+            Journal::open(&run_dir.join(JOURNAL), Journal::LIMIT).map_err(make)?;
         let past = Past::of(run_dir, &lines, Seed(terms.seed));
         Ok(Self {
             door: Door::open(&directory).map_err(make)?,
@@ -81,6 +83,7 @@ impl Channel {
             terms,
             journal,
             past,
+            orders: None,
         })
     }
 
@@ -102,6 +105,21 @@ impl Channel {
         self.past.was_launched()
     }
 
+    /// What the journal says that the container has said of lists that it was given.
+    #[must_use]
+    pub const fn answers(&self) -> &Answers {
+        self.past.answers()
+    }
+
+    /// Hands on to the container what comes out of `orders`.
+    #[must_use]
+    pub fn with_orders(self, orders: mpsc::Receiver<HostMessage>) -> Self {
+        Self {
+            orders: Some(orders),
+            ..self
+        }
+    }
+
     /// Admits the container and listens to it until its process has ended, or until `over`, which
     /// says that the run has: then what was sent is still read, and nobody is waited for.
     ///
@@ -117,6 +135,7 @@ impl Channel {
             terms,
             mut journal,
             past,
+            orders,
         } = self;
         let mut over = pin!(over);
         let mut refusals = Refusals::default();
@@ -136,7 +155,7 @@ impl Channel {
                 let left = Taken { account, resumed };
                 let (session, peer) =
                     Session::welcome(greeted, token, left, &mut journal, &mut on_message);
-                Some(session.listen(peer, over).await)
+                Some(session.with_orders(orders).listen(peer, over).await)
             }
         };
         Attendance {
@@ -147,8 +166,16 @@ impl Channel {
     }
 }
 
+/// What a container has said so far of lists that it was given, while another process attends.
+pub(crate) fn answers_so_far(run_dir: &Path, seed: [u8; 16]) -> io::Result<Answers> {
+    let lines = Journal::peek(&run_dir.join(JOURNAL))?;
+    Ok(Past::of(run_dir, &lines, Seed(seed)).answers().clone())
+}
+
 /// What of a run's directory its container sees.
 #[must_use]
 pub fn directory(run_dir: &Path) -> PathBuf {
     run_dir.join("channel")
 }
+
+const JOURNAL: &str = "journal.jsonl";

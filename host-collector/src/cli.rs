@@ -3,6 +3,7 @@
 mod labels;
 mod launcher;
 mod reading;
+mod steering;
 
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ pub use reading::{
     About, By, DenialsArgs, KeygenArgs, ListArgs, Selection, ShowArgs, SuggestArgs, TailArgs,
     VerifyArgs,
 };
+pub use steering::{ChangeArgs, StopArgs};
 
 /// Launches sandboxed runs and keeps a record of what they reached and what they were refused.
 #[derive(Debug, Parser)]
@@ -37,6 +39,12 @@ pub enum Verb {
     Attend(AttendArgs),
     /// Tell how a prepared run ended, wait for its line in the session log, and print it
     Finish(FinishArgs),
+    /// Let a run that goes on reach more
+    Allow(ChangeArgs),
+    /// Keep a run that goes on from reaching something, whatever else allows it
+    Deny(ChangeArgs),
+    /// End a run, and wait for its line in the session log
+    Stop(StopArgs),
     /// Tell what an allowlist says of one destination, and why
     Explain(ExplainArgs),
     /// List past runs, newest first

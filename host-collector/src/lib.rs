@@ -99,6 +99,7 @@ pub mod run_dir;
 pub mod run_id;
 pub mod session;
 pub mod since;
+mod steer;
 pub mod suggest;
 pub mod tools;
 pub mod view;

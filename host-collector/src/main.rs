@@ -36,6 +36,9 @@ fn main() -> ExitCode {
         Verb::Prepare(args) => run::prepare(&args, &environment).map_err(of_run),
         Verb::Attend(args) => run::attend(&args, &environment).map_err(of_run),
         Verb::Finish(args) => run::finish(&args, &environment).map_err(of_run),
+        Verb::Allow(args) => run::allow(&args, &environment).map_err(of_run),
+        Verb::Deny(args) => run::deny(&args, &environment).map_err(of_run),
+        Verb::Stop(args) => run::stop(&args, &environment).map_err(of_run),
         Verb::Explain(args) => explain::explain(&args, &environment)
             .map(|()| 0)
             .map_err(|error| (of_explain(&error), error.to_string())),
@@ -67,6 +70,13 @@ const fn code_of_run(error: &RunError) -> u8 {
     match error {
         RunError::Config(_) => 78,
         RunError::SetUp(SetUpError::NoSuchRun(_) | SetUpError::Ambiguous { .. }) => USAGE,
+        RunError::SetUp(SetUpError::Steer(error)) => {
+            if error.is_usage() {
+                USAGE
+            } else {
+                FAILED
+            }
+        }
         RunError::SetUp(_) => 125,
     }
 }

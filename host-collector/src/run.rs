@@ -3,6 +3,7 @@
 
 mod attended;
 mod bundle;
+mod change;
 mod detached;
 mod error;
 mod finish;
@@ -13,6 +14,8 @@ mod prepare;
 mod prepared;
 mod publish;
 mod request;
+mod steer_error;
+mod stop;
 mod summary;
 mod variables;
 
@@ -22,6 +25,7 @@ pub use bundle::BundleError;
 pub use error::{ConfigError, RunError, SetUpError};
 pub use identity::RootGuest;
 pub use publish::PublishError;
+pub use steer_error::SteerError;
 pub use summary::summary;
 pub use variables::VariableError;
 
@@ -32,10 +36,11 @@ use tokio::runtime::Builder;
 
 use crate::{
     attend::{self, Launcher},
-    cli::{AttendArgs, FinishArgs, PrepareArgs, RunArgs},
+    cli::{AttendArgs, ChangeArgs, FinishArgs, PrepareArgs, RunArgs, StopArgs},
     environment::Environment,
     run_dir,
     run_id::RunId,
+    steer::Direction,
 };
 use prepare::PATIENCE_S;
 
@@ -80,6 +85,30 @@ pub fn attend(args: &AttendArgs, environment: &Environment) -> Result<u8, RunErr
 /// When there will be none.
 pub fn finish(args: &FinishArgs, environment: &Environment) -> Result<u8, RunError> {
     to_its_end(finish::finish(args, environment))
+}
+
+/// Lets a run that goes on reach more.
+///
+/// # Errors
+/// When it does not follow the list.
+pub fn allow(args: &ChangeArgs, environment: &Environment) -> Result<u8, RunError> {
+    to_its_end(change::change(Direction::Allow, args, environment))
+}
+
+/// Keeps a run that goes on from reaching something.
+///
+/// # Errors
+/// When it does not follow the list.
+pub fn deny(args: &ChangeArgs, environment: &Environment) -> Result<u8, RunError> {
+    to_its_end(change::change(Direction::Deny, args, environment))
+}
+
+/// Ends a run, and waits for its line.
+///
+/// # Errors
+/// When it does not end, or leaves no line.
+pub fn stop(args: &StopArgs, environment: &Environment) -> Result<u8, RunError> {
+    to_its_end(stop::stop(args, environment))
 }
 
 /// Starts a process for every run whose collector was killed. Costs the caller nothing it would

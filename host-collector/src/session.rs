@@ -4,6 +4,7 @@
 //! somebody looked and there was nothing. There is no field that could hold an environment value.
 
 mod account;
+mod change;
 mod fit;
 mod glance;
 mod parse;
@@ -14,6 +15,7 @@ use report::{ChannelState, EndReason, GapKind, Printable, Transport};
 use serde::{Deserialize, Serialize};
 
 pub use account::Network;
+pub use change::{PolicyChange, PolicyIdentity, PolicyState};
 pub use fit::{MAX_LINE, fit};
 pub(crate) use glance::{Glance, GlanceHost};
 pub(crate) use parse::NoSession;
@@ -133,7 +135,7 @@ pub struct Launched {
     /// Whether they were cut to fit the line.
     #[serde(skip_serializing_if = "is_false")]
     pub egress_allow_truncated: bool,
-    /// Which allowlist it was.
+    /// Which allowlist it was, and which others took its place while the run lasted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub egress_policy: Option<PolicyIdentity>,
     /// Names of the variables that the guest was given.
@@ -142,15 +144,6 @@ pub struct Launched {
     /// Whether they were cut to fit the line.
     #[serde(skip_serializing_if = "is_false")]
     pub env_names_truncated: bool,
-}
-
-/// Which allowlist was in force.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyIdentity {
-    /// SHA-256 of the canonical entries, in hexadecimal.
-    pub digest: String,
-    /// 1 at the launch; one more with every change while the run lasts.
-    pub generation: u64,
 }
 
 /// What may be concluded from the reports.

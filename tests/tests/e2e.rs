@@ -14,6 +14,8 @@ mod ended;
 mod image;
 #[path = "e2e/on_terminal.rs"]
 mod on_terminal;
+#[path = "e2e/steered.rs"]
+mod steered;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -53,9 +55,10 @@ fn main() -> anyhow::Result<ExitCode> {
             ("contract", &contract::TESTS),
             ("ended", &ended::TESTS),
         ];
-        let more: [(&str, &[_]); 2] = [
+        let more: [(&str, &[_]); 3] = [
             ("attended", &attended::TESTS),
             ("collected", &collected::TESTS),
+            ("steered", &steered::TESTS),
         ];
         let more = if usual { &more[..] } else { &[] };
         for (kind, tests) in everywhere.iter().chain(more) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::{
-    outcome,
+    lists_so_far, outcome,
     process::Attender,
     registration::{Launcher, Registration},
 };
@@ -66,8 +66,12 @@ pub fn unfinished(runtime_dir: &Path) -> Vec<Unfinished> {
         .filter_map(|run_id| {
             let path = run_dir::path(runtime_dir, &run_id);
             let registration = Registration::read(&path).ok()??;
+            let mut session = outcome::unfinished(&registration);
+            if let Some(policy) = lists_so_far(&path, &registration) {
+                session.launch.egress_policy = Some(policy);
+            }
             Some(Unfinished {
-                session: outcome::unfinished(&registration),
+                session,
                 is_started: run_dir::cidfile(&path).exists(),
                 audit_dir: registration.audit_dir,
             })

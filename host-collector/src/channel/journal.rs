@@ -57,6 +57,23 @@ impl Journal {
         Ok((journal, lines))
     }
 
+    /// The lines that stand in the journal of a run that another process attends to; none if there is
+    /// no journal.
+    pub(crate) fn peek(path: &Path) -> io::Result<Vec<u8>> {
+        let mut lines = Vec::new();
+        match File::open(path) {
+            Ok(file) => drop(file.take(Self::LIMIT).read_to_end(&mut lines)?),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let whole = lines
+            .iter()
+            .rposition(|&b| b == b'\n')
+            .map_or(0, |at| at + 1);
+        lines.truncate(whole);
+        Ok(lines)
+    }
+
     /// Writes whole lines, or counts them as skipped.
     pub(crate) fn append(&mut self, lines: &str) {
         let size = lines.len() as u64;
@@ -165,5 +182,15 @@ mod tests {
         journal.append("12\n");
         assert_eq!(journal.skipped(), 1);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1234567\n");
+    }
+
+    #[test]
+    fn who_only_looks_sees_whole_lines_and_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal.jsonl");
+        assert_eq!(Journal::peek(&path).unwrap(), b"");
+        fs::write(&path, "{}\n{\"half").unwrap();
+        assert_eq!(Journal::peek(&path).unwrap(), b"{}\n");
+        assert_eq!(fs::read(&path).unwrap().len(), 9);
     }
 }

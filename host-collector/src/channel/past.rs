@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use report::{Account, PeerEnd, Report, Seed};
+use report::{Account, Answers, PeerEnd, Report, Seed};
 
 use super::{admitted::Admitted, attendance::Reports, peer::Peer};
 
@@ -31,6 +31,11 @@ impl Past {
     /// Whether the guest was started.
     pub(crate) const fn was_launched(&self) -> bool {
         self.account.enforcing().is_some()
+    }
+
+    /// What the container has said of lists that it was given.
+    pub(crate) const fn answers(&self) -> &Answers {
+        self.account.answers()
     }
 
     /// Who was welcomed, if anybody was, and a hold on it, if it is still there.

@@ -6,7 +6,7 @@ use report::{
     Account, FrameError, FrameReader, HostMessage, PROTOCOL, PeerEnd, Received, Report, Welcome,
 };
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, sync::mpsc};
 
 use super::{
     allowance::Allowance, attendance::Reports, greeting::Greeted, journal::Journal, peer::Peer,
@@ -40,6 +40,7 @@ pub(crate) struct Session<'a> {
     account: Account,
     resumed: u64,
     on_message: &'a mut (dyn FnMut(&Received) + Send),
+    orders: Option<mpsc::Receiver<HostMessage>>,
 }
 
 impl<'a> Session<'a> {
@@ -65,6 +66,7 @@ impl<'a> Session<'a> {
             account: taken.account,
             resumed: taken.resumed,
             on_message,
+            orders: None,
         };
         if let Some(hello) = hello {
             session.journal.append(&hello.journal_line());
@@ -78,6 +80,11 @@ impl<'a> Session<'a> {
         }));
         session.voice.acknowledge(stored);
         (session, peer)
+    }
+
+    /// Hands on what comes out of `orders`.
+    pub(crate) fn with_orders(self, orders: Option<mpsc::Receiver<HostMessage>>) -> Self {
+        Self { orders, ..self }
     }
 
     /// Listens until the peer has ended, or until `over` says that the run has.
@@ -132,6 +139,10 @@ impl<'a> Session<'a> {
                 }
                 () = until(paused), if paused.is_some() => paused = None,
                 ready = self.stream.writable(), if self.voice.is_held_up() => ready?,
+                // One at a time, so that a container that does not listen costs no memory.
+                Some(order) = next(&mut self.orders), if !self.voice.is_held_up() => {
+                    self.voice.say(&order);
+                }
                 () = peer.exited() => return self.drain(End::Closed),
                 () = over.as_mut() => return self.drain(End::Over),
             }
@@ -216,6 +227,11 @@ enum End {
     Closed,
     /// The run is over, whatever the peer does.
     Over,
+}
+
+/// The next order; `None` if there will be none.
+async fn next(orders: &mut Option<mpsc::Receiver<HostMessage>>) -> Option<HostMessage> {
+    orders.as_mut()?.recv().await
 }
 
 async fn until(instant: Option<Instant>) {

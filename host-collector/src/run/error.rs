@@ -5,7 +5,8 @@ use std::{io, path::PathBuf};
 use report::Printable;
 
 use super::{
-    bundle::BundleError, identity::RootGuest, publish::PublishError, variables::VariableError,
+    bundle::BundleError, identity::RootGuest, publish::PublishError, steer_error::SteerError,
+    variables::VariableError,
 };
 use crate::{
     allow::AllowError,
@@ -134,6 +135,9 @@ pub enum SetUpError {
         "run {0} has no line in the session log: its guest was never started, or the log could not be written"
     )]
     NoLine(RunId),
+    /// A run that goes on was not changed.
+    #[error(transparent)]
+    Steer(#[from] SteerError),
     /// Nobody takes the output.
     #[error("write to standard output: {0}")]
     Output(io::Error),

@@ -67,7 +67,11 @@ fn tell(
 
 /// Waits until nobody attends any more, since there is nothing left to attend to. Where somebody was
 /// killed who did, another takes his place.
-async fn wait(runtime_dir: &Path, run_id: &RunId, within: u64) -> Result<(), SetUpError> {
+pub(super) async fn wait(
+    runtime_dir: &Path,
+    run_id: &RunId,
+    within: u64,
+) -> Result<(), SetUpError> {
     let over = async {
         let mut was_started = false;
         loop {
@@ -99,7 +103,7 @@ async fn wait(runtime_dir: &Path, run_id: &RunId, within: u64) -> Result<(), Set
 }
 
 /// The line of an end, as it stands in the log.
-fn line_of(dir: &Path, run: &str) -> Option<String> {
+pub(super) fn line_of(dir: &Path, run: &str) -> Option<String> {
     Entries::open(dir)
         .find(|entry| {
             let session = &entry.session;

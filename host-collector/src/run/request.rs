@@ -141,7 +141,8 @@ impl Request {
             egress_allow: policy.map(Policy::entries),
             egress_policy: policy.map(|policy| PolicyIdentity {
                 digest: policy.digest().to_string(),
-                generation: 1,
+                generation: report::FIRST_GENERATION,
+                ..PolicyIdentity::default()
             }),
             env_names: Some(self.variables.clone()),
             ..Launched::default()

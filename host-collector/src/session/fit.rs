@@ -31,13 +31,19 @@ fn encode(session: &Session) -> serde_json::Result<Vec<u8>> {
 fn cut_the_longest(session: &mut Session) -> serde_json::Result<bool> {
     let launch = &mut session.launch;
     let network = &mut session.network;
-    let mut lists: [(usize, &mut dyn Shorten, &mut bool); 5] = [
+    let (mut none, mut uncut) = (None, false);
+    let changes = match &mut launch.egress_policy {
+        Some(policy) => (&mut policy.changes, &mut policy.changes_truncated),
+        None => (&mut none, &mut uncut),
+    };
+    let mut lists: [(usize, &mut dyn Shorten, &mut bool); 6] = [
         (0, &mut launch.command, &mut launch.command_truncated),
         (
             0,
             &mut launch.egress_allow,
             &mut launch.egress_allow_truncated,
         ),
+        (0, changes.0, changes.1),
         (0, &mut launch.env_names, &mut launch.env_names_truncated),
         (
             0,
@@ -179,5 +185,28 @@ mod tests {
             let allow = (0..hosts).map(|n| format!("a-rather-long-name-{n}.example")).collect();
             fitted(&session(vec![argument; arguments], allow));
         }
+    }
+
+    #[test]
+    fn changes_of_the_list_are_cut_as_well_and_said_to_be() {
+        let change = |generation| crate::session::PolicyChange {
+            generation,
+            digest: "d".repeat(64),
+            state: crate::session::PolicyState::InForce,
+            time: "t".into(),
+            at_ms: Some(1),
+            added: vec!["x".repeat(250); 32],
+            removed: Vec::new(),
+            entries_truncated: false,
+            detail: None,
+        };
+        let mut session = session(vec!["a".into()], vec!["b.example".into()]);
+        session.launch.egress_policy = Some(crate::session::PolicyIdentity {
+            changes: Some((2..66).map(change).collect()),
+            ..crate::session::PolicyIdentity::default()
+        });
+        let policy = fitted(&session).launch.egress_policy.unwrap();
+        assert!(policy.changes_truncated);
+        assert_eq!(policy.changes.unwrap().first().unwrap().generation, 2);
     }
 }

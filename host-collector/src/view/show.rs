@@ -23,7 +23,7 @@ use crate::{
     cli::ShowArgs,
     environment::Environment,
     log::{Entries, Entry},
-    session::{DeniedHost, PolicyIdentity, ReachedHost, Session},
+    session::{DeniedHost, PolicyChange, PolicyIdentity, PolicyState, ReachedHost, Session},
 };
 
 /// Prints one run.
@@ -164,6 +164,55 @@ fn ending(session: &Session) -> String {
     )
 }
 
+/// The list in force at last, and how it came to be from that of the launch, which is shown above.
+fn policy_and_changes(policy: &PolicyIdentity, out: &mut String) -> fmt::Result {
+    let PolicyIdentity {
+        digest, generation, ..
+    } = policy;
+    let digest = Printable::new(digest);
+    field(out, "policy", &format!("{digest}, generation {generation}"))?;
+    if policy.changes_truncated {
+        writeln!(out, "{:12}not all changes are shown", "")?;
+    }
+    for change in policy.changes.iter().flatten() {
+        writeln!(out, "{:12}{}", "", changed(change))?;
+    }
+    if policy.unasked > 0 {
+        let count = policy.unasked;
+        writeln!(
+            out,
+            "{:12}the container spoke of {count} that it was never given",
+            ""
+        )?;
+    }
+    Ok(())
+}
+
+/// A change in one line: what was asked for, and what came of it.
+fn changed(change: &PolicyChange) -> String {
+    let signed = |sign: char, entries: &[String]| {
+        let entries = entries.iter();
+        let signed: Vec<_> = entries
+            .map(|entry| format!(" {sign}{}", Printable::new(entry)))
+            .collect();
+        signed.concat()
+    };
+    let state = match change.state {
+        PolicyState::InForce => format!("in force from {} ms", change.at_ms.unwrap_or_default()),
+        PolicyState::Refused => "refused by the container".to_owned(),
+        PolicyState::Unconfirmed => "not confirmed by the container".to_owned(),
+    };
+    let more = if change.entries_truncated { " …" } else { "" };
+    let why = change.detail.as_deref().map(Printable::new);
+    format!(
+        "generation {}:{}{}{more}, {state}{}",
+        change.generation,
+        signed('+', &change.added),
+        signed('-', &change.removed),
+        why.map_or_else(String::new, |why| format!(": {why}")),
+    )
+}
+
 fn network(session: &Session, out: &mut String) -> fmt::Result {
     let (launch, network) = (&session.launch, &session.network);
     if let Some(mode) = &launch.network {
@@ -175,8 +224,8 @@ fn network(session: &Session, out: &mut String) -> fmt::Result {
     if let Some(allow) = &launch.egress_allow {
         words(out, "allowed", allow)?;
     }
-    if let Some(PolicyIdentity { digest, generation }) = &launch.egress_policy {
-        field(out, "policy", &format!("{digest}, generation {generation}"))?;
+    if let Some(policy) = &launch.egress_policy {
+        policy_and_changes(policy, out)?;
     }
     if let Some(channel) = &network.egress_channel {
         field(
@@ -404,5 +453,61 @@ mod tests {
         ] {
             assert_eq!(denied(&host), expected);
         }
+    }
+
+    fn change(state: PolicyState) -> PolicyChange {
+        PolicyChange {
+            generation: 2,
+            digest: String::new(),
+            state,
+            time: String::new(),
+            at_ms: (state == PolicyState::InForce).then_some(7),
+            added: vec!["b.example".into()],
+            removed: vec!["!b.example".into()],
+            entries_truncated: false,
+            detail: None,
+        }
+    }
+
+    #[test]
+    fn a_change_says_what_it_was_and_what_came_of_it() {
+        for (state, words) in [
+            (PolicyState::InForce, "in force from 7 ms"),
+            (PolicyState::Refused, "refused by the container"),
+            (PolicyState::Unconfirmed, "not confirmed by the container"),
+        ] {
+            let line = changed(&change(state));
+            assert_eq!(
+                line,
+                format!("generation 2: +b.example -!b.example, {words}")
+            );
+        }
+        let cut = PolicyChange {
+            entries_truncated: true,
+            detail: Some("a\u{1b}b".into()),
+            ..change(PolicyState::Refused)
+        };
+        let line = changed(&cut);
+        assert!(
+            line.contains(" …,") && line.ends_with(": a\\u{1b}b"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn lists_that_the_container_was_never_given_are_told_of() {
+        let policy = PolicyIdentity {
+            changes: Some(vec![change(PolicyState::InForce)]),
+            changes_truncated: true,
+            unasked: 3,
+            ..PolicyIdentity::default()
+        };
+        let mut text = String::new();
+        policy_and_changes(&policy, &mut text).unwrap();
+        assert!(
+            text.contains("spoke of 3 that it was never given"),
+            "{text}"
+        );
+        assert!(text.contains("not all changes are shown"), "{text}");
     }
 }

@@ -359,3 +359,26 @@ async fn what_a_container_wrote_with_its_last_breath_is_read() {
     assert_eq!(refused(&attendance), 1);
     assert_eq!(attendance.reports.as_ref().unwrap().peer, PeerEnd::Exited);
 }
+
+#[tokio::test]
+async fn what_is_ordered_reaches_the_container_once_it_is_welcomed() {
+    let run = Run::new();
+    let (order, orders) = tokio::sync::mpsc::channel(2);
+    order.try_send(HostMessage::Stop { grace_ms: 7 }).unwrap();
+    let run = Run {
+        channel: run.channel.with_orders(orders),
+        ..run
+    };
+    let attendance = run
+        .attend(async |scene| {
+            let mut container = scene.join().await;
+            let mut told = Vec::new();
+            while told.last() != Some(&HostMessage::Stop { grace_ms: 7 }) {
+                told.push(container.answer().await.expect("the collector hung up"));
+            }
+            container.report(enforcing()).await;
+            container.settle().await;
+        })
+        .await;
+    assert!(attendance.was_launched());
+}

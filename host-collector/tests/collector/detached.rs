@@ -147,7 +147,7 @@ fn who_attends_outlives_the_terminal_of_who_launched() {
 }
 
 /// The processes that attend to this host's runs.
-fn attenders(host: &Host) -> Vec<Pid> {
+pub(crate) fn attenders(host: &Host) -> Vec<Pid> {
     let runs = host.runs();
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {

@@ -18,4 +18,5 @@ mod reading;
 mod resume;
 mod run;
 mod schema;
+mod steered;
 mod view;

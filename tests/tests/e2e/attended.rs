@@ -35,14 +35,14 @@ pub(crate) const TESTS: [(&str, LabTest); 4] = [
 ];
 
 /// A host of its own for one run, whose guest waits to be told to go on.
-struct Stage<'a> {
+pub(crate) struct Stage<'a> {
     lab: &'a Lab,
     files: Files,
     runtime: TempDir,
 }
 
 impl<'a> Stage<'a> {
-    fn set(lab: &'a Lab) -> anyhow::Result<Self> {
+    pub(crate) fn set(lab: &'a Lab) -> anyhow::Result<Self> {
         let (files, runtime) = (lab.files()?, public_directory()?);
         for name in ["said", "go"] {
             let path = files.workspace().join(name);
@@ -57,7 +57,7 @@ impl<'a> Stage<'a> {
     }
 
     /// `host-collector VERB` up to the image.
-    fn launch(&self, verb: &[&str]) -> Command {
+    pub(crate) fn launch(&self, verb: &[&str]) -> Command {
         let allow = format!("allowed.test@{}", self.lab.internet().subnet().v4_net());
         let run = self
             .lab
@@ -68,7 +68,7 @@ impl<'a> Stage<'a> {
     }
 
     /// `host-collector` on this host.
-    fn collector(&self) -> Command {
+    pub(crate) fn collector(&self) -> Command {
         let mut command = self.lab.collector_verb();
         command
             .env("SANDBOX_AUDIT_DIR", self.files.audit())
@@ -81,12 +81,12 @@ impl<'a> Stage<'a> {
     }
 
     /// Waits until the guest says that it has come so far.
-    fn said(&self) -> anyhow::Result<()> {
+    pub(crate) fn said(&self) -> anyhow::Result<()> {
         let fifo = self.fifo("said");
         output_of(Command::new("timeout").args(["60", "cat"]).arg(fifo)).map(drop)
     }
 
-    fn go_on(&self) -> anyhow::Result<()> {
+    pub(crate) fn go_on(&self) -> anyhow::Result<()> {
         fs::write(self.fifo("go"), "go\n").context("let the guest go on")
     }
 
@@ -100,7 +100,7 @@ impl<'a> Stage<'a> {
         output_of(shell.arg(what)).map(drop)
     }
 
-    fn run_id(&self) -> anyhow::Result<String> {
+    pub(crate) fn run_id(&self) -> anyhow::Result<String> {
         let runs = self.runtime.path().join("host-collector/runs");
         let entry = fs::read_dir(runs)?.next().context("no run")??;
         Ok(entry.file_name().to_string_lossy().into_owned())

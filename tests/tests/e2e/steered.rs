@@ -1,0 +1,164 @@
+//! Runs that are changed while they go on: another allowlist, and their end.
+
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+use sandbox_egress_tests::{
+    contained::{BASE, Lab},
+    process::output_of,
+};
+use serde_json::Value;
+
+use crate::{LabTest, attended::Stage};
+
+pub(crate) const TESTS: [(&str, LabTest); 2] = [
+    ("a-list-is-changed-while-the-run-lasts", changed),
+    ("a-guest-that-does-not-end-is-killed", killed),
+];
+
+/// Reaches one host over every way there is, before it is allowed, while it is, and after that.
+const GUEST: &str = r"
+import http.client, os, socket, subprocess, sys, time
+
+def step(name):
+    with open('said', 'w') as said:
+        said.write(name)
+    with open('go') as go:
+        go.readline()
+
+def check(is_so, what):
+    if not is_so:
+        print(what, file=sys.stderr)
+        sys.exit(9)
+
+def tls():
+    return subprocess.run(['curl', '-sS', '-m', '10', 'https://denied.test/']).returncode == 0
+
+def dial(to):
+    try:
+        return socket.create_connection(to, 5)
+    except OSError:
+        return None
+
+kept = http.client.HTTPConnection('127.0.0.1', 3128)
+def status():
+    kept.request('GET', 'http://denied.test/')
+    answer = kept.getresponse()
+    answer.read()
+    return answer.status
+
+check(not tls() and status() == 403, 'reached before it was allowed')
+connection = kept.sock
+step('refused')
+check(tls() and status() == 200, 'not reached where it was allowed')
+address = socket.getaddrinfo('git.test', 22, socket.AF_INET, socket.SOCK_STREAM)[0][4]
+opened = dial(address)
+check(opened, 'not opened where it was allowed')
+step('reached')
+check(not tls() and status() == 403, 'reached where it was denied')
+check(kept.sock is connection, 'the connection was not kept alive')
+check(dial(address) is None, 'still open where it was denied')
+opened.sendall(b'an established connection goes on')
+seen = os.popen('curl -sS http://egress.sandbox/policy').read()
+check('!denied.test' in seen and 'generation: 3' in seen, seen)
+check(not os.access('/run/sandbox-egress', os.X_OK), 'the channel can be seen')
+for name in ['control.sock', 'policy.jsonl', 'host/policy-2']:
+    check(not os.path.exists('/run/sandbox-egress/' + name), name)
+step('refused again')
+time.sleep(1000)
+";
+
+/// What a line or an answer says at this place.
+fn at<'a>(value: &'a Value, place: &str) -> &'a Value {
+    value.pointer(place).unwrap_or(&Value::Null)
+}
+
+fn changed(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?;
+    let mut command = stage.launch(&["run", "--detach"]);
+    let run = output_of(command.args([BASE, "--", "python3", "-c", GUEST]))?;
+    let run = run.trim();
+    let change = |verb: &str, entries: &[&str]| -> anyhow::Result<Value> {
+        let mut command = stage.collector();
+        command.args([verb, "--json", run]).args(entries);
+        Ok(serde_json::from_str(&output_of(&mut command)?)?)
+    };
+    let range = lab.internet().subnet().v4_net();
+    let entries = [
+        format!("denied.test@{range}"),
+        format!("git.test:22@{range}"),
+    ];
+    let entries = entries.each_ref().map(String::as_str);
+    stage.said()?;
+    let allowed = change("allow", &entries)?;
+    ensure!(at(&allowed, "/generation") == 2, "{allowed}");
+    stage.go_on()?;
+    stage.said()?;
+    let denied = change("deny", &entries)?;
+    let added = serde_json::json!(["!denied.test", "!git.test:22"]);
+    ensure!(*at(&denied, "/added") == added, "{denied}");
+    let again = change("deny", &entries)?;
+    ensure!(
+        at(&again, "/changed") == false && at(&again, "/generation") == 3,
+        "{again}"
+    );
+    stage.go_on()?;
+    stage.said()?;
+    let mut stop = stage.collector();
+    let line = output_of(stop.args(["stop", "--json", run]))?;
+    let line: Value = serde_json::from_str(&line)?;
+    let policy = line.get("egress_policy").context("no policy")?;
+    ensure!(
+        at(policy, "/generation") == 3 && at(policy, "/digest") == at(&denied, "/digest"),
+        "{line}"
+    );
+    let changes = at(policy, "/changes").as_array().context("no changes")?;
+    let states: Vec<_> = changes.iter().map(|change| at(change, "/state")).collect();
+    ensure!(states == ["in_force", "in_force"], "{line}");
+    let found = ["/egress_channel/state", "/end_reason", "/exit_code"]
+        .map(|at| line.pointer(at).cloned().unwrap_or_default());
+    ensure!(
+        found == ["complete".into(), "stopped".into(), Value::from(143)],
+        "{line}"
+    );
+    let reasons = at(&line, "/egress_denied_by_reason");
+    ensure!(
+        at(reasons, "/not_allowed") == 2
+            && at(reasons, "/denied_by_rule") == 2
+            && at(reasons, "/packet") == 1,
+        "{line}"
+    );
+    let late = stage.collector().args(["allow", run, "a.test"]).output()?;
+    let said = String::from_utf8_lossy(&late.stderr).into_owned();
+    ensure!(
+        late.status.code() == Some(2) && said.contains("has ended"),
+        "{said}"
+    );
+    Ok(())
+}
+
+fn killed(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?;
+    let mut command = stage.launch(&["run"]);
+    command.args([BASE, "--", "bash", "-c"]);
+    command.arg("trap '' TERM; echo >said; while true; do read -t 1000 line <go; done");
+    let quiet = || Stdio::null();
+    let mut collector = command
+        .stdin(quiet())
+        .stdout(quiet())
+        .stderr(quiet())
+        .spawn()?;
+    stage.said()?;
+    let run = stage.run_id()?;
+    let stop: &mut Command = &mut stage.collector();
+    let line = output_of(stop.args(["stop", "--json", "--grace", "1", &run]))?;
+    let line: Value = serde_json::from_str(&line)?;
+    ensure!(
+        at(&line, "/end_reason") == "stopped" && at(&line, "/signal") == 9,
+        "{line}"
+    );
+    ensure!(at(&line, "/egress_channel/state") == "complete", "{line}");
+    let code = collector.wait()?.code();
+    ensure!(code == Some(137), "{code:?}");
+    Ok(())
+}
