@@ -15,7 +15,7 @@ use crate::{
     environment,
     failure::Failure,
     finish,
-    firewall::{Counters, Firewall, Plan},
+    firewall::{Firewall, Plan},
     guest::Guest,
     identity::Identities,
     launch::Launch,
@@ -60,17 +60,18 @@ impl Enforced {
         let mut firewall = Firewall::load(plan(allowlist, identities, here, &listeners))?;
         let mut proxy = Proxy::start(&identities.proxy, &listeners, &start)?;
         let proof = probes.run_as(&identities.guest)?;
-        let counted = firewall.counters()?;
-        prove_counted(&proof, counted, &mut proxy).await?;
-        firewall.set_aside(counted);
-        let nflog = NfLog::bind().map_err(Failure::system("read refused packets"))?;
+        prove_counted(&proof, &mut firewall, &mut proxy).await?;
+        let nflog = firewall.logs().then(NfLog::bind).transpose();
+        let nflog = nflog.map_err(Failure::system("read refused packets"))?;
+        let degradations = firewall.degradations();
+        let degradations = degradations.map(|text| Printable::new(&text));
         let report = Enforcing {
             enforcement: Enforcement::Name,
             backend: Printable::new(firewall.backend()),
             ruleset_digest: Printable::new(firewall.digest()),
             self_test: proof.results,
             ipv6,
-            degradations: proxy.degradations.clone(),
+            degradations: degradations.chain(proxy.degradations.clone()).collect(),
         };
         let identity = identities.proxy.clone();
         let proxy = ProxyWatch::new(identity, listeners, start, proxy);
@@ -143,7 +144,11 @@ async fn attend(
 }
 
 /// Every refusal must show up where the record takes it from: the counters and the proxy's word.
-async fn prove_counted(proof: &Proof, counted: Counters, proxy: &mut Proxy) -> Result<(), Failure> {
+async fn prove_counted(
+    proof: &Proof,
+    firewall: &mut Firewall,
+    proxy: &mut Proxy,
+) -> Result<(), Failure> {
     let uncounted = |what: &str| {
         Failure::setup(
             "self-test",
@@ -151,7 +156,7 @@ async fn prove_counted(proof: &Proof, counted: Counters, proxy: &mut Proxy) -> R
             "report this as a defect",
         )
     };
-    if counted.packets < proof.refused_packets {
+    if !firewall.set_aside(proof.refused_packets)? {
         return Err(uncounted("a packet"));
     }
     let word = async {

@@ -64,6 +64,26 @@ impl Failure {
         }
     }
 
+    /// What was wrong, without the step and the remedy.
+    pub(crate) fn cause(&self) -> &str {
+        match self {
+            Self::Config { problem, .. } => problem,
+            Self::Setup { cause, .. } => cause,
+        }
+    }
+
+    /// This failure of a second way to do a step, with the reason why the first did not work.
+    pub(crate) fn after(self, first: &Self) -> Self {
+        match self {
+            Self::Setup {
+                step,
+                cause,
+                remedy,
+            } => Self::setup(step, format_args!("{}, and {cause}", first.cause()), remedy),
+            Self::Config { .. } => self,
+        }
+    }
+
     /// What the process exits with.
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
@@ -108,6 +128,16 @@ mod tests {
             !failure.one_line().contains(char::is_control),
             "{:?}",
             failure.one_line()
+        );
+    }
+
+    #[test]
+    fn a_step_that_failed_in_two_ways_tells_both_and_the_last_remedy() {
+        let first = Failure::setup("load", "no nft", "install nft");
+        let second = Failure::setup("load", "no iptables", "install either");
+        assert_eq!(
+            second.after(&first).one_line(),
+            "load: no nft, and no iptables; install either"
         );
     }
 

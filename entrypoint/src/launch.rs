@@ -130,7 +130,11 @@ impl Launch {
 
 /// Leaves this thread without a capability, and without a way to one.
 pub(crate) fn renounce_capabilities() -> io::Result<()> {
-    clear_ambient_capability_set()?;
+    match clear_ambient_capability_set() {
+        // A kernel that does not know this set, such as gVisor's, has none in it.
+        Ok(()) | Err(Errno::INVAL) => {}
+        Err(error) => return Err(error.into()),
+    }
     let none = CapabilitySet::empty();
     set_capabilities(
         None,

@@ -27,7 +27,7 @@ pub(crate) struct Session {
     pub(crate) proxy: ProxyWatch,
     /// The rules. Whatever is changed of them is changed through this.
     pub(crate) firewall: Firewall,
-    nflog: NfLog,
+    nflog: Option<NfLog>,
     signals: AsyncSignals,
     steering: Steering,
     /// When the guest is ended, if it has not done so itself.
@@ -43,7 +43,7 @@ pub(crate) struct Barrier {
     /// What decides by name.
     pub(crate) proxy: ProxyWatch,
     /// What the rules refused.
-    pub(crate) nflog: NfLog,
+    pub(crate) nflog: Option<NfLog>,
 }
 
 /// What woke PID 1.
@@ -129,7 +129,7 @@ impl Session {
         tokio::select! {
             signal = signals.next() => Event::Signal(signal),
             happening = proxy.next() => Event::Proxy(happening),
-            packets = nflog.read() => Event::Packets(packets),
+            packets = refused(nflog.as_mut()) => Event::Packets(packets),
             orders = pump(channel.as_mut(), &mut account.outbox) => Event::Channel(orders),
             () = due(*kill_at) => Event::GraceOver,
             () = due(*flush_at) => Event::FlushDue,
@@ -259,6 +259,13 @@ fn handle_signal(signal: Arrived, guest: &Guest) -> Option<Ended> {
 async fn pump(channel: Option<&mut Channel>, outbox: &mut Outbox) -> Vec<Order> {
     match channel {
         Some(channel) => channel.pump(outbox).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn refused(nflog: Option<&mut NfLog>) -> io::Result<Vec<RefusedPacket>> {
+    match nflog {
+        Some(nflog) => nflog.read().await,
         None => std::future::pending().await,
     }
 }

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use host_collector::{
     channel::{Attendance, Channel, Terms},
     session::{self, Session},
@@ -86,6 +86,14 @@ impl Lab {
         let account = self.internet.account()?;
         schema::check(&serde_json::to_value(recorded(&attendance))?)?;
         let line = attendance.was_launched().then(|| line(&attendance));
+        let reports = attendance.reports.as_ref();
+        if let Some(enforcing) = reports.and_then(|reports| reports.account.enforcing()) {
+            let (found, wanted) = (enforcing.backend.as_str(), case.backend());
+            ensure!(
+                found == wanted,
+                "the rules are those of {found}, not {wanted}"
+            );
+        }
         case.check(
             subnet,
             &Outcome {
@@ -175,6 +183,7 @@ fn line(attendance: &Attendance) -> Value {
     let totals = account.totals();
     json!({
         "egress_channel": {"state": attendance.verdict().state, "reason": attendance.shortfall()},
+        "egress_degradations": account.enforcing().map(|enforcing| &enforcing.degradations),
         "egress_enforcement": account.enforcing().map(|enforcing| enforcing.enforcement),
         "end_reason": account.exit().map(|exit| exit.end_reason),
         "signal": account.exit().and_then(|exit| exit.signal),

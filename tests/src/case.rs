@@ -39,6 +39,9 @@ pub struct Case {
     /// Variables for the container; those of the entrypoint's own among them.
     #[serde(default)]
     env: BTreeMap<String, String>,
+    /// Programs of /usr/sbin that the guest's machine lacks, in namespaces.
+    #[serde(default)]
+    lacks: Vec<String>,
     /// Further arguments of `host-collector run`.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -198,9 +201,28 @@ impl Case {
 
     /// The variables of the container on `subnet`.
     pub fn env(&self, subnet: Subnet) -> impl Iterator<Item = (String, String)> {
-        self.env
-            .iter()
-            .map(move |(name, value)| (name.clone(), subnet.fill(value)))
+        let lacks = (!self.lacks.is_empty()).then(|| ("LACKS".to_owned(), self.lacks.join(" ")));
+        let fill = move |(name, value): (&String, &String)| (name.clone(), subnet.fill(value));
+        self.env.iter().map(fill).chain(lacks)
+    }
+
+    /// The same on a machine without nftables: what must hold there is no different.
+    #[must_use]
+    pub fn without_nftables(&self) -> Self {
+        let mut case = self.clone();
+        case.lacks.push(NFT.to_owned());
+        let raw = "+net_raw,+net_admin,+setuid,+setgid,+setpcap,+kill";
+        case.env.insert("CAPABILITIES".to_owned(), raw.to_owned());
+        case
+    }
+
+    /// Who must keep the guest to its list.
+    #[must_use]
+    pub fn backend(&self) -> &'static str {
+        if self.lacks.iter().any(|program| program == NFT) {
+            return "iptables-legacy";
+        }
+        "nftables"
     }
 
     /// Compares what came of it with what must; an error tells all differences at once.
@@ -292,6 +314,8 @@ fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+const NFT: &str = "nft";
+
 fn everywhere() -> Vec<Place> {
     vec![Place::Namespaces, Place::Docker, Place::Podman]
 }
@@ -364,6 +388,23 @@ mod tests {
                 .to_string();
             assert!(error.starts_with(difference), "{wanted}: {error}");
         }
+    }
+
+    #[test]
+    fn a_machine_without_nftables_is_told_so_and_kept_by_iptables() {
+        let with = case("guest = ''\nenv = { A = '1' }");
+        let without = with.without_nftables();
+        assert_eq!(
+            (with.backend(), without.backend()),
+            ("nftables", "iptables-legacy")
+        );
+        let env: Vec<_> = without.env(Subnet::new(1)).collect();
+        assert!(
+            env.contains(&("LACKS".to_owned(), "nft".to_owned())),
+            "{env:?}"
+        );
+        assert!(env.contains(&("A".to_owned(), "1".to_owned())), "{env:?}");
+        assert_eq!(with.env(Subnet::new(1)).count(), 1);
     }
 
     #[test]

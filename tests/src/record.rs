@@ -27,6 +27,9 @@ pub struct Expected {
     /// Whether what is refused, and so all of the above, depends on the kernel at hand.
     #[serde(default)]
     denied_varies: bool,
+    /// What was done without, each by a part of its sentence, where that is asked.
+    #[serde(default)]
+    degradations: Vec<String>,
     /// How many processes outlived the guest's first one, where that is asked.
     outlived: Option<u64>,
     /// Every destination that was let through: `host:port connections failures`.
@@ -49,6 +52,7 @@ impl Expected {
             denied,
             by_reason: None,
             denied_varies: false,
+            degradations: Vec::new(),
             outlived: None,
             allowed,
             end_reason: exited(),
@@ -90,6 +94,13 @@ impl Expected {
                 wrong.push(format!("{field} is {found:#?}, not {wanted:#?}"));
             }
         }
+        let told: Vec<_> = members(line, "egress_degradations").collect();
+        let has = |part: &String| {
+            told.iter()
+                .any(|told| told.as_str().is_some_and(|told| told.contains(part)))
+        };
+        let missing = self.degradations.iter().filter(|part| !has(part));
+        wrong.extend(missing.map(|part| format!("{part:?} is in none of {told:?}")));
         wrong.extend(self.sums(line));
         wrong.extend(self.contradictions(line));
         wrong

@@ -2,9 +2,11 @@
 //!
 //! Whatever PID 1 changes of them goes through [`Firewall`]: what does not is somebody else's doing.
 
+mod legacy;
 mod nftables;
 mod opened;
 mod plan;
+mod program;
 
 use std::{
     io,
@@ -16,11 +18,16 @@ use policy::{HostName, Policy};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use self::plan::Plan;
-use self::{nftables::Table, opened::Opened};
+use self::{legacy::Tables, nftables::Table, opened::Opened};
 use crate::failure::Failure;
 
 /// NFLOG group of the refused packets, in the container's own network namespace.
 pub(crate) const LOG_GROUP: u16 = 4100;
+/// Enough of a packet for its addresses and ports, IPv6 extension headers included.
+const LOG_SNAPLEN: u32 = 128;
+/// Packets that the kernel gathers before it wakes PID 1.
+const LOG_THRESHOLD: u32 = 64;
+const LOAD: &str = "load the firewall";
 
 /// Loaded rules. Nothing runs in the container before there are some.
 pub(crate) struct Firewall {
@@ -30,6 +37,7 @@ pub(crate) struct Firewall {
     opened: Opened,
     digest: String,
     counters_before: Counters,
+    degradations: Vec<String>,
 }
 
 /// What is to be opened.
@@ -46,6 +54,7 @@ pub(crate) struct Request<'a> {
 /// Where the rules are. All of them have the same effect, or say what they lack.
 enum Backend {
     Nftables(Table),
+    Legacy(Tables),
 }
 
 /// What was refused, in packets.
@@ -60,23 +69,75 @@ pub(crate) struct Counters {
 }
 
 impl Firewall {
-    /// Loads the rules of `plan`.
+    /// Loads the rules of `plan`: what works is found out by trying, nftables first.
     pub(crate) fn load(plan: Plan) -> Result<Self, Failure> {
-        let (table, loaded) = Table::load(&plan)?;
-        Ok(Self {
-            backend: Backend::Nftables(table),
+        let nftables = match Table::load(&plan) {
+            Ok((table, loaded)) => return Ok(Self::with(plan, Backend::Nftables(table), &loaded)),
+            Err(failure) => failure,
+        };
+        match Tables::load(&plan) {
+            Ok((tables, loaded)) => {
+                let mut firewall = Self::with(plan, Backend::Legacy(tables), &loaded);
+                let cause = nftables.cause();
+                firewall.degradations = vec![format!("nftables could not be used: {cause}")];
+                Ok(firewall)
+            }
+            Err(legacy) => Err(legacy.after(&nftables)),
+        }
+    }
+
+    fn with(plan: Plan, backend: Backend, loaded: &str) -> Self {
+        Self {
+            backend,
             plan,
             opened: Opened::default(),
             digest: hex(&Sha256::digest(loaded)),
             counters_before: Counters::default(),
-        })
+            degradations: Vec::new(),
+        }
     }
 
     /// What the report calls the backend.
     pub(crate) const fn backend(&self) -> &'static str {
         match &self.backend {
             Backend::Nftables(_) => "nftables",
+            Backend::Legacy(_) => "iptables-legacy",
         }
+    }
+
+    /// What could not be had and was done without, one sentence each.
+    pub(crate) fn degradations(&self) -> impl Iterator<Item = String> {
+        let lacks = match &self.backend {
+            Backend::Nftables(_) => Vec::new(),
+            Backend::Legacy(tables) => tables.degradations(),
+        };
+        let own = self.degradations.iter().cloned();
+        own.chain(lacks.into_iter().map(str::to_owned))
+    }
+
+    /// Whether refused packets are handed over on [`LOG_GROUP`].
+    pub(crate) fn logs(&self) -> bool {
+        match &self.backend {
+            Backend::Nftables(_) => true,
+            Backend::Legacy(tables) => tables.logs(),
+        }
+    }
+
+    /// Leaves out of the account what was counted until now: it is the self-test's. Whether it is
+    /// as much as the rules refused, or this kernel says of itself that it counts less.
+    pub(crate) fn set_aside(&mut self, refused: u64) -> Result<bool, Failure> {
+        let counted = self.counters()?;
+        if counted.packets < refused {
+            let forgiven = match &mut self.backend {
+                Backend::Nftables(_) => false,
+                Backend::Legacy(tables) => tables.forgive_uncounted(),
+            };
+            if !forgiven {
+                return Ok(false);
+            }
+        }
+        self.counters_before = counted;
+        Ok(true)
     }
 
     /// Lets the guest dial what a name resolved to, also what it could dial already. All of it, or an
@@ -89,6 +150,7 @@ impl Firewall {
         } = request;
         match &mut self.backend {
             Backend::Nftables(table) => table.open(endpoints, seconds)?,
+            Backend::Legacy(tables) => tables.open(endpoints, seconds)?,
         }
         let now = Instant::now();
         let until = now + Duration::from_secs(seconds.into());
@@ -103,8 +165,9 @@ impl Firewall {
     pub(crate) fn follow(&mut self, policy: &Policy) -> Result<(), Failure> {
         let plan = self.plan.following(policy);
         let kept = self.opened.keep(policy, Instant::now());
-        match &self.backend {
+        match &mut self.backend {
             Backend::Nftables(_) => Table::follow(&plan, &kept)?,
+            Backend::Legacy(tables) => tables.follow(&plan, &kept)?,
         }
         self.plan = plan;
         Ok(())
@@ -119,6 +182,7 @@ impl Firewall {
     pub(crate) fn counters(&self) -> Result<Counters, Failure> {
         let now = match &self.backend {
             Backend::Nftables(_) => Table::counters()?,
+            Backend::Legacy(tables) => tables.counters()?,
         };
         let before = self.counters_before;
         Ok(Counters {
@@ -126,11 +190,6 @@ impl Firewall {
             quic: now.quic.saturating_sub(before.quic),
             ingress: now.ingress.saturating_sub(before.ingress),
         })
-    }
-
-    /// Leaves these out of the account: they are the self-test's.
-    pub(crate) fn set_aside(&mut self, counted: Counters) {
-        self.counters_before = counted;
     }
 }
 

@@ -13,7 +13,7 @@ use std::{io, net::SocketAddr};
 use serde::Deserialize;
 
 use self::openings::Openings;
-use super::{Counters, LOG_GROUP, Plan, opened::Kept};
+use super::{Counters, LOAD, LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD, Plan, opened::Kept};
 use crate::failure::Failure;
 
 /// The loaded table.
@@ -25,7 +25,7 @@ impl Table {
     /// Loads the rules of `plan` in one transaction, and returns that transaction as well.
     pub(super) fn load(plan: &Plan) -> Result<(Self, String), Failure> {
         let text = serde_json::to_string(&plan.ruleset())
-            .map_err(|error| Failure::setup(nft::LOAD, error, "report this as a defect"))?;
+            .map_err(|error| Failure::setup(LOAD, error, "report this as a defect"))?;
         nft::run(&["-j", "-f", "-"], &text)?;
         let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
         Ok((Self { openings }, text))
@@ -39,7 +39,7 @@ impl Table {
     /// Has the table follow another list, in one transaction.
     pub(super) fn follow(plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
         let text = serde_json::to_string(&plan.exchange(kept))
-            .map_err(|error| Failure::setup(nft::LOAD, error, "report this as a defect"))?;
+            .map_err(|error| Failure::setup(LOAD, error, "report this as a defect"))?;
         nft::run(&["-j", "-f", "-"], &text).map(drop)
     }
 
@@ -92,10 +92,6 @@ const DENIED_PACKETS: &str = "denied_packets";
 const DENIED_QUIC: &str = "denied_quic";
 const DENIED_INGRESS: &str = "denied_ingress";
 const LINK_CONTROL: &str = "link_control";
-/// Enough of a packet for its addresses and ports, IPv6 extension headers included.
-const LOG_SNAPLEN: u32 = 128;
-/// Packets that the kernel gathers before it wakes PID 1.
-const LOG_THRESHOLD: u32 = 64;
 
 #[cfg(test)]
 mod tests {

@@ -26,15 +26,34 @@ pub(super) enum Trial {
     Recorded {
         session: Box<Session>,
         enforcing: Option<Enforcing>,
+        took: Capabilities,
     },
     /// There was no run, and this was said instead.
     Refused(Printable),
 }
 
+/// What PID 1 was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Capabilities {
+    /// What every run gives it.
+    Usual,
+    /// `NET_RAW` besides, without which iptables-legacy does not work.
+    Raw,
+}
+
 impl Trial {
     /// With this program, so that nothing is tried otherwise than it is done.
     pub(super) async fn of(subject: &Subject, engine: EngineKind) -> Self {
-        match run(subject, engine).await {
+        match Self::with(subject, engine, Capabilities::Usual).await {
+            Self::Refused(said) if said.as_str().contains("NET_RAW") => {
+                Self::with(subject, engine, Capabilities::Raw).await
+            }
+            trial @ (Self::Refused(_) | Self::Recorded { .. }) => trial,
+        }
+    }
+
+    async fn with(subject: &Subject, engine: EngineKind, capabilities: Capabilities) -> Self {
+        match run(subject, engine, capabilities).await {
             Ok(trial) => trial,
             Err(error) => Self::Refused(Printable::new(&format!("try a run: {error}"))),
         }
@@ -45,11 +64,22 @@ impl Trial {
             Self::Refused(said) => vec![Check::fail(
                 "enforcement",
                 said.as_str(),
-                "the container must get NET_ADMIN and an nftables that the kernel takes: see \
+                "the container must get NET_ADMIN, and nftables or iptables that the kernel takes: see \
                  images/README.md, and try another --runtime",
             )],
-            Self::Recorded { session, enforcing } => {
+            Self::Recorded {
+                session,
+                enforcing,
+                took,
+            } => {
                 let mut checks = enforcement(session, enforcing.as_ref());
+                if *took == Capabilities::Raw {
+                    checks.push(Check::warn(
+                        "enforcement",
+                        "only where PID 1 has NET_RAW too, for there is no nftables",
+                        "give it to every run: --engine-arg=--cap-add=NET_RAW",
+                    ));
+                }
                 checks.push(channel(session));
                 checks.extend(enforcing.as_ref().map(|enforcing| ipv6(enforcing.ipv6)));
                 checks
@@ -58,7 +88,11 @@ impl Trial {
     }
 }
 
-async fn run(subject: &Subject, engine: EngineKind) -> io::Result<Trial> {
+async fn run(
+    subject: &Subject,
+    engine: EngineKind,
+    capabilities: Capabilities,
+) -> io::Result<Trial> {
     let dir = TempDir::new()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["run", "--network", "allowlist", "--allow", NOWHERE]);
@@ -66,6 +100,9 @@ async fn run(subject: &Subject, engine: EngineKind) -> io::Result<Trial> {
     command.arg("--audit-dir").arg(dir.path());
     if let Some(runtime) = &subject.runtime {
         command.args(["--runtime", runtime]);
+    }
+    if capabilities == Capabilities::Raw {
+        command.arg("--engine-arg=--cap-add=NET_RAW");
     }
     command.args([&subject.image, "--", "true"]);
     command.stdin(Stdio::null()).kill_on_drop(true);
@@ -80,6 +117,7 @@ async fn run(subject: &Subject, engine: EngineKind) -> io::Result<Trial> {
     Ok(Trial::Recorded {
         enforcing: evidence.and_then(|path| said(Path::new(path))),
         session: Box::new(entry.session),
+        took: capabilities,
     })
 }
 
@@ -110,7 +148,11 @@ fn enforcement(session: &Session, enforcing: Option<&Enforcing>) -> Vec<Check> {
         (Some(Enforcement::Name), Some(enforcing)) => {
             let probes = enforcing.self_test.iter();
             let probes: Vec<String> = probes.map(|probe| probe.name.to_string()).collect();
-            let detail = format!("by name, proved from inside with {}", probes.join(", "));
+            let detail = format!(
+                "by name, with {}, proved from inside with {}",
+                enforcing.backend,
+                probes.join(", ")
+            );
             Check::ok(NAME, &detail)
         }
         (Some(Enforcement::Name), None) => Check::ok(NAME, "by name"),
@@ -221,6 +263,7 @@ mod tests {
         Trial::Recorded {
             session: Box::new(session),
             enforcing,
+            took: Capabilities::Usual,
         }
     }
 
@@ -240,7 +283,23 @@ mod tests {
                 ("ipv6", Status::Ok)
             ]
         );
-        assert!(trial.checks()[0].detail.as_str().contains("tcp4"));
+        let detail = trial.checks()[0].detail.to_string();
+        assert_eq!(detail, "by name, with x, proved from inside with tcp4");
+    }
+
+    #[test]
+    fn what_a_run_takes_besides_is_a_warning() {
+        let mut trial = recorded(ChannelState::Complete, Some(Enforcement::Name));
+        if let Trial::Recorded { took, .. } = &mut trial {
+            *took = Capabilities::Raw;
+        }
+        let check = &trial.checks()[1];
+        assert_eq!((check.name, check.status), ("enforcement", Status::Warn));
+        assert!(
+            check
+                .remedy
+                .is_some_and(|remedy| remedy.contains("--cap-add=NET_RAW"))
+        );
     }
 
     #[test]
@@ -269,12 +328,18 @@ mod tests {
         let Trial::Recorded {
             mut session,
             enforcing,
+            took,
         } = recorded(ChannelState::Complete, Some(Enforcement::Name))
         else {
             panic!("no record")
         };
         session.network.egress_degradations = Some(vec!["no NFLOG".into()]);
-        let checks = Trial::Recorded { session, enforcing }.checks();
+        let checks = Trial::Recorded {
+            session,
+            enforcing,
+            took,
+        }
+        .checks();
         assert_eq!(
             (checks[1].status, checks[1].detail.as_str()),
             (Status::Warn, "no NFLOG")

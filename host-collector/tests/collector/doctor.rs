@@ -116,6 +116,26 @@ fn a_container_that_starts_and_cannot_be_enforced_fails_with_its_own_words() {
 }
 
 #[test]
+fn where_nftables_is_missing_it_is_tried_what_iptables_takes() {
+    let host = Host::new();
+    host.reports(&trial(), 0);
+    let role = fs::read_to_string(host.path("role")).unwrap();
+    let refusal =
+        "grep -q -e --cap-add=NET_RAW calls || { echo 'not without NET_RAW' >&2; exit 125; }";
+    host.on("role", &format!("[ -z \"$socket\" ] || {refusal}\n{role}"));
+    let found = checks(&host, &[], 0);
+    let enforcement: Vec<_> = found
+        .iter()
+        .filter(|check| check.0 == "enforcement")
+        .collect();
+    assert_eq!(
+        (enforcement[0].1.as_str(), enforcement[1].1.as_str()),
+        ("ok", "warn")
+    );
+    assert!(enforcement[1].2.contains("NET_RAW"), "{found:?}");
+}
+
+#[test]
 fn an_account_that_breaks_off_is_no_channel_to_rely_on() {
     let host = Host::new();
     host.reports(&trial()[..3], 0);

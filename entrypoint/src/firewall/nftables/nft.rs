@@ -1,41 +1,23 @@
 //! Runs nft, and says in one line what went wrong where something did.
 
-use std::{
-    io::{self, Write as _},
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::{io, path::Path};
 
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    firewall::{
+        LOAD,
+        program::{self, Said, first_line},
+    },
+};
 
 /// Runs nft with `args`, gives it `input`, and returns what it prints.
 ///
 /// Not through `nftables::helper`, which lets nft's own messages through to the guest's terminal.
 pub(super) fn run(args: &[&str], input: &str) -> Result<String, Failure> {
-    let mut child = Command::new(NFT)
-        .args(args)
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| cannot_run(&error))?;
-    // An nft that ends early says why on its standard error; the broken pipe says nothing.
-    let written = child
-        .stdin
-        .take()
-        .map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes()));
-    let output = child
-        .wait_with_output()
-        .map_err(Failure::system("wait for nft"))?;
-    if output.status.success() && written.is_ok() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    match program::run(NFT, args, input).map_err(|error| cannot_run(&error))? {
+        Said::Done(printed) => Ok(printed),
+        Said::Refused(complaint) => Err(explain(&complaint, Circumstances::observe())),
     }
-    Err(explain(
-        &String::from_utf8_lossy(&output.stderr),
-        Circumstances::observe(),
-    ))
 }
 
 /// What decides which of the usual mistakes it was.
@@ -57,10 +39,7 @@ impl Circumstances {
 }
 
 fn explain(stderr: &str, circumstances: Circumstances) -> Failure {
-    let said = stderr
-        .lines()
-        .find(|line| !line.trim().is_empty())
-        .unwrap_or("no message");
+    let said = first_line(stderr);
     if !circumstances.net_admin {
         let cause = format!("the container lacks NET_ADMIN ({said})");
         return Failure::setup(
@@ -94,7 +73,6 @@ fn cannot_run(error: &io::Error) -> Failure {
 
 /// Absolute: nothing that root runs is found through an environment that others chose.
 const NFT: &str = "/usr/sbin/nft";
-pub(super) const LOAD: &str = "load the firewall";
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,503 @@
+//! The rules in the tables of iptables, for kernels without `nf_tables` and images without `nft`.
+//!
+//! Both families are loaded, or nothing is started. Each table is committed whole, but not all of
+//! them at once: nothing runs in the container yet that could make use of the time between.
+
+mod abilities;
+mod counted;
+mod incoming;
+mod lean;
+mod listing;
+mod openings;
+mod rules;
+mod script;
+
+use std::{io, net::SocketAddr};
+
+use jiff::Timestamp;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketType, socket},
+    thread::{CapabilitySet, capabilities},
+};
+
+use self::{
+    abilities::{Abilities, Ability},
+    openings::Openings,
+    script::Family,
+};
+use super::{
+    Counters, LOAD, Plan,
+    opened::Kept,
+    program::{Said, first_line, run},
+};
+use crate::failure::Failure;
+
+/// The loaded tables.
+pub(super) struct Tables {
+    families: Vec<Family>,
+    abilities: Abilities,
+    openings: Openings,
+    counting: Counting,
+    /// The rules as they are listed once they are loaded.
+    listed: String,
+}
+
+/// Whether packets leave a trace in the counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counting {
+    Exact,
+    /// Refused ones were seen to leave none.
+    Nothing,
+}
+
+impl Tables {
+    /// Loads the rules of `plan`, and returns them as text as well.
+    pub(super) fn load(plan: &Plan) -> Result<(Self, String), Failure> {
+        require(plan)?;
+        let families = families()?;
+        let mut abilities = Abilities::from(Ability::ALL);
+        let loaded = load_all(plan, &families, &abilities).or_else(|failure| {
+            abilities = try_abilities(&families)?;
+            if abilities.len() == Ability::ALL.len() {
+                return Err(failure);
+            }
+            if is_lean(&abilities) {
+                // Then nothing else is made use of either.
+                abilities.clear();
+                published(plan)?;
+            }
+            load_all(plan, &families, &abilities)
+        })?;
+        let mut tables = Self {
+            families,
+            abilities,
+            openings: Openings::default(),
+            counting: Counting::Exact,
+            listed: String::new(),
+        };
+        tables.listed = listing::rules(&tables.list()?.concat());
+        Ok((tables, loaded))
+    }
+
+    /// What is not covered, one sentence each.
+    pub(super) fn degradations(&self) -> Vec<&'static str> {
+        let missing = |ability: &Ability| !self.abilities.contains(ability);
+        let missing = Ability::ALL.into_iter().filter(missing);
+        let counting = match self.counting {
+            Counting::Exact => None,
+            Counting::Nothing => Some(UNCOUNTED),
+        };
+        let without = missing.map(Ability::without);
+        let lean = is_lean(&self.abilities).then_some(NO_IPV6);
+        let told = [UNWATCHED].into_iter().chain(without);
+        told.chain(lean).chain(counting).collect()
+    }
+
+    /// Whether refused packets are handed to PID 1.
+    pub(super) fn logs(&self) -> bool {
+        self.abilities.contains(&Ability::Logging)
+    }
+
+    /// A refused packet was not counted. Whether this kernel may be one that counts none.
+    pub(super) fn forgive_uncounted(&mut self) -> bool {
+        if self.abilities.len() == Ability::ALL.len() {
+            return false;
+        }
+        self.counting = Counting::Nothing;
+        true
+    }
+
+    /// Lets the guest dial these for so many seconds from now.
+    pub(super) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
+        if !self.abilities.contains(&Ability::Expiring) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let opened = self.openings.with(endpoints, seconds, Timestamp::now())?;
+        for &family in &self.families {
+            if endpoints
+                .iter()
+                .any(|to| to.is_ipv4() == (family == Family::V4))
+            {
+                restore(family, &opened.chain(family)).map_err(io::Error::other)?;
+            }
+        }
+        self.openings = opened;
+        Ok(())
+    }
+
+    /// Has the rules follow another list, a table at a time.
+    pub(super) fn follow(&mut self, plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
+        require(plan)?;
+        let openings = Openings::of(kept, Timestamp::now());
+        let unchanged = listing::rules(&self.list()?.concat()) == self.listed;
+        for &family in &self.families {
+            let script = if is_lean(&self.abilities) {
+                lean::following(plan, family)
+            } else {
+                rules::following(plan, family, &self.abilities, &openings)
+            };
+            restore(family, &script)?;
+        }
+        self.openings = openings;
+        if unchanged {
+            self.listed = listing::rules(&self.list()?.concat());
+        }
+        Ok(())
+    }
+
+    /// What was counted since the tables were loaded.
+    pub(super) fn counters(&self) -> Result<Counters, Failure> {
+        if self.counting == Counting::Nothing {
+            return Err(Failure::setup(COUNT, UNCOUNTED, "use another kernel"));
+        }
+        let listings = self.list()?;
+        if listing::rules(&listings.concat()) != self.listed {
+            return Err(Failure::setup(COUNT, CHANGED, "look for who changes them"));
+        }
+        let mut sum = Counters::default();
+        for listing in listings {
+            let counters = counted::parse(&listing, &self.abilities)
+                .ok_or_else(|| Failure::setup(COUNT, "the listing lacks rules of ours", KERNEL))?;
+            sum.packets = sum.packets.saturating_add(counters.packets);
+            sum.quic = sum.quic.saturating_add(counters.quic);
+            sum.ingress = sum.ingress.saturating_add(counters.ingress);
+        }
+        Ok(sum)
+    }
+
+    /// All tables that have rules of ours, one listing a family.
+    fn list(&self) -> Result<Vec<String>, Failure> {
+        let leaving = self.abilities.contains(&Ability::Leaving);
+        let tables = ["filter", "nat"]
+            .into_iter()
+            .chain(leaving.then_some("mangle"));
+        let listing = |&family: &Family| tables.clone().map(|table| save(family, table)).collect();
+        self.families.iter().map(listing).collect()
+    }
+}
+
+/// What would fail later, with a message that says less.
+fn require(plan: &Plan) -> Result<(), Failure> {
+    let effective = capabilities(None).map(|sets| sets.effective);
+    if !effective.is_ok_and(|set| set.contains(CapabilitySet::NET_RAW)) {
+        let cause = "iptables-legacy does not work without NET_RAW";
+        return Err(Failure::setup(LOAD, cause, NET_RAW));
+    }
+    if plan.ranges.len() > MOST_RANGES {
+        let cause = format!(
+            "iptables-legacy looks through {} address entries one by one",
+            plan.ranges.len()
+        );
+        let remedy = "shorten the list to 4096 of them, or use a kernel with nf_tables";
+        return Err(Failure::setup(LOAD, cause, remedy));
+    }
+    Ok(())
+}
+
+/// Whether the kernel lacks what the rules are otherwise built on.
+fn is_lean(abilities: &Abilities) -> bool {
+    !abilities.contains(&Ability::Tracking) || !abilities.contains(&Ability::Answering)
+}
+
+/// Answers of a published port could not be told from anything else that is sent from there.
+fn published(plan: &Plan) -> Result<(), Failure> {
+    if plan.ingress.is_empty() {
+        return Ok(());
+    }
+    let cause = "on a kernel without conntrack no port can be published alone";
+    let remedy = "leave SANDBOX_INGRESS_PORTS out, or use a kernel with conntrack";
+    Err(Failure::setup(LOAD, cause, remedy))
+}
+
+/// Both, but on a kernel that does not know IPv6 at all: addresses that a container does not have
+/// yet may be given to it later.
+fn families() -> Result<Vec<Family>, Failure> {
+    let ipv6 = socket(AddressFamily::INET6, SocketType::DGRAM, None);
+    match ipv6 {
+        Ok(_) => Ok(Family::BOTH.to_vec()),
+        Err(Errno::AFNOSUPPORT) => Ok(vec![Family::V4]),
+        Err(errno) => Err(Failure::system("look for IPv6")(errno.into())),
+    }
+}
+
+fn load_all(plan: &Plan, families: &[Family], abilities: &Abilities) -> Result<String, Failure> {
+    let mut loaded = String::new();
+    for &family in families {
+        let script = if is_lean(abilities) {
+            lean::script(plan, family)
+        } else {
+            rules::script(plan, family, abilities)
+        };
+        restore(family, &script)?;
+        loaded += &script;
+    }
+    Ok(loaded)
+}
+
+/// What every family can do.
+fn try_abilities(families: &[Family]) -> Result<Abilities, Failure> {
+    let mut abilities = Abilities::new();
+    for ability in Ability::ALL {
+        let script = ability.trial();
+        let mut everywhere = true;
+        for &family in families {
+            everywhere &= matches!(tell(family.restore(), &RESTORE, &script)?, Said::Done(_));
+        }
+        if everywhere {
+            abilities.insert(ability);
+        }
+    }
+    Ok(abilities)
+}
+
+fn restore(family: Family, script: &str) -> Result<(), Failure> {
+    match tell(family.restore(), &RESTORE, script)? {
+        Said::Done(_) => Ok(()),
+        Said::Refused(complaint) => {
+            let cause = format!("{}: {}", family.restore(), told(&complaint));
+            Err(Failure::setup(LOAD, cause, KERNEL))
+        }
+    }
+}
+
+/// What the kernel may lack is told first, and is no reason yet.
+fn told(complaint: &str) -> &str {
+    let mut lines = complaint.lines().filter(|line| !line.is_empty());
+    lines
+        .find(|line| !line.starts_with("Warning:"))
+        .unwrap_or_else(|| first_line(complaint))
+}
+
+fn save(family: Family, table: &str) -> Result<String, Failure> {
+    match tell(family.save(), &["-c", "-t", table], "")? {
+        Said::Done(listing) => Ok(listing),
+        Said::Refused(complaint) => Err(Failure::setup(COUNT, first_line(&complaint), KERNEL)),
+    }
+}
+
+fn tell(program: &str, args: &[&str], input: &str) -> Result<Said, Failure> {
+    run(program, args, input).map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            let cause = format!("no {program} in the image");
+            return Failure::setup(LOAD, cause, INSTALL);
+        }
+        Failure::setup(LOAD, format_args!("run {program}: {error}"), INSTALL)
+    })
+}
+
+/// The tables of others stay as they are.
+const RESTORE: [&str; 1] = ["--noflush"];
+const COUNT: &str = "read the counters";
+const INSTALL: &str = "install nftables in it, or iptables for hosts whose kernel has no nf_tables";
+const KERNEL: &str = "use a host whose kernel has nf_tables, or ip_tables and ip6_tables with nat, \
+                      owner and REDIRECT";
+const NET_RAW: &str = "give PID 1 that capability too: --engine-arg=--cap-add=NET_RAW of \
+                       `host-collector run`, or --cap-add NET_RAW";
+const UNWATCHED: &str = "with iptables-legacy, it is found out at the end whether others changed the \
+                         rules, and not mended before";
+const CHANGED: &str = "others changed the rules, and what passed meanwhile is not known";
+const NO_IPV6: &str =
+    "no name is reached over IPv6: its rules are more than this kernel takes at once";
+const UNCOUNTED: &str = "this kernel does not count what its rules refuse";
+/// A connection would wait for more than that.
+const MOST_RANGES: usize = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+    use crate::firewall::plan::tests::plan;
+
+    /// Whatever runs in this thread from now on has a network of its own with these rules.
+    fn loaded(list: &str, ingress: &[&str]) -> Tables {
+        unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+        let (tables, _) = Tables::load(&plan(list, ingress))
+            .map_err(|failure| failure.one_line())
+            .unwrap();
+        tables
+    }
+
+    fn listing(family: Family, table: &str) -> String {
+        save(family, table)
+            .map_err(|failure| failure.one_line())
+            .unwrap()
+    }
+
+    #[test]
+    fn every_rule_of_a_list_with_something_of_everything_is_taken_by_the_kernel() {
+        let tables = loaded(
+            "example.com, a.example:8000-8010/tls, b.example:22, 10.0.0.0/8:5432, [2001:db8::/32]:22",
+            &["tcp:8080", "udp:6000-6010"],
+        );
+        assert_eq!(tables.abilities, BTreeSet::from(Ability::ALL));
+        assert_eq!(tables.degradations(), [UNWATCHED]);
+        for family in Family::BOTH {
+            let filter = listing(family, "filter");
+            for hook in ["INPUT", "FORWARD", "OUTPUT"] {
+                assert!(filter.contains(&format!(":{hook} DROP ")), "{filter}");
+            }
+            assert!(listing(family, "nat").contains("REDIRECT --to-ports 400"));
+            assert!(listing(family, "mangle").contains("! -o lo -j sandbox_leaving"));
+        }
+    }
+
+    #[test]
+    fn nothing_is_counted_before_anything_was_refused() {
+        let counters = loaded("example.com", &[]).counters();
+        assert_eq!(counters.map_err(|f| f.one_line()), Ok(Counters::default()));
+    }
+
+    #[test]
+    fn rules_of_others_stay_and_come_after_ours() {
+        unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+        let theirs =
+            "*nat\n:DOCKER_OUTPUT - [0:0]\n-A OUTPUT -d 127.0.0.11/32 -j DOCKER_OUTPUT\nCOMMIT\n";
+        for script in [theirs, "*nat\nCOMMIT\n"] {
+            assert!(restore(Family::V4, script).is_ok());
+            assert!(Tables::load(&plan("example.com", &[])).is_ok());
+        }
+        let nat = listing(Family::V4, "nat");
+        let at = |part: &str| nat.find(part).unwrap_or_else(|| panic!("{part}\n{nat}"));
+        assert!(
+            at("-A OUTPUT -j sandbox_redirect") < at("-j DOCKER_OUTPUT"),
+            "{nat}"
+        );
+    }
+
+    #[test]
+    fn another_list_is_followed_without_losing_a_count_or_calling_it_somebody_else_s() {
+        let mut tables = loaded("a.example:8443/tls, 10.0.0.0/8:5432", &[]);
+        let kept = [Kept {
+            to: "203.0.113.7:22".parse().unwrap(),
+            seconds: 100,
+        }];
+        let next = plan("b.example:9443/tls, [2001:db8::/32]:22", &[]);
+        tables
+            .follow(&next, &kept)
+            .map_err(|failure| failure.one_line())
+            .unwrap();
+        let (filter, nat) = (listing(Family::V4, "filter"), listing(Family::V4, "nat"));
+        assert!(
+            filter.contains("-d 203.0.113.7/32") && !filter.contains("5432"),
+            "{filter}"
+        );
+        assert!(nat.contains("9443") && !nat.contains("8443"), "{nat}");
+        assert_eq!(filter.matches("-A OUTPUT ").count(), 1, "{filter}");
+        assert!(tables.counters().is_ok());
+    }
+
+    #[test]
+    fn what_others_changed_is_found_by_who_asks_for_the_counters() {
+        let tables = loaded("example.com", &[]);
+        for (script, found) in [
+            ("*nat\n-I OUTPUT 1 -j RETURN\nCOMMIT\n", true),
+            ("*nat\n-D OUTPUT 1\nCOMMIT\n", false),
+            ("*filter\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n", true),
+        ] {
+            assert!(restore(Family::V4, script).is_ok());
+            assert_eq!(tables.counters().is_err(), found, "{script}");
+        }
+    }
+
+    #[test]
+    fn what_is_opened_is_in_the_rules_of_its_family_and_stays_counted() {
+        let mut tables = loaded("b.example:22", &[]);
+        let both = ["203.0.113.7:22", "[2001:db8::7]:22"].map(|to| to.parse().unwrap());
+        tables.open(&both, 120).unwrap();
+        for (family, to) in [
+            (Family::V4, "203.0.113.7/32"),
+            (Family::V6, "2001:db8::7/128"),
+        ] {
+            let filter = listing(family, "filter");
+            let rule = format!("-A sandbox_opened -d {to} -p tcp -m tcp --dport 22 -m time");
+            assert_eq!(filter.matches(&rule).count(), 1, "{filter}");
+        }
+        assert!(tables.counters().is_ok());
+    }
+
+    #[test]
+    fn all_abilities_are_found_where_there_are_all_and_leave_nothing_behind() {
+        unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+        let found = try_abilities(&Family::BOTH).map_err(|failure| failure.one_line());
+        assert_eq!(found, Ok(BTreeSet::from(Ability::ALL)));
+        for table in ["filter", "mangle"] {
+            assert!(!listing(Family::V4, table).contains("sandbox"));
+        }
+    }
+
+    #[test]
+    fn a_list_that_would_make_connections_wait_is_refused_with_its_length() {
+        let entries: Vec<_> = (0..5000)
+            .map(|n| format!("10.{}.{}.0/30:22", n / 256, n % 256))
+            .collect();
+        let failure = require(&plan(&entries.join(","), &[])).unwrap_err();
+        assert!(
+            failure.one_line().contains("5000 address entries"),
+            "{}",
+            failure.one_line()
+        );
+    }
+
+    #[test]
+    fn a_kernel_that_counts_nothing_is_believed_only_where_it_lacks_something_else() {
+        let tables = |abilities: &[Ability]| Tables {
+            families: Vec::new(),
+            abilities: abilities.iter().copied().collect(),
+            openings: Openings::default(),
+            counting: Counting::Exact,
+            listed: String::new(),
+        };
+        assert!(!tables(&Ability::ALL).forgive_uncounted());
+        let mut less = tables(&[Ability::Sorting]);
+        assert!(less.forgive_uncounted() && less.counters().is_err() && !less.logs());
+        assert!(less.degradations().contains(&UNCOUNTED));
+        assert!(less.open(&[], 60).is_err());
+    }
+
+    #[test]
+    fn rules_for_lesser_kernels_are_taken_by_this_one_too() {
+        unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
+        let plan = plan(
+            "example.com, b.example:22, 10.0.0.0/8:5432, [2001:db8::/32]:22",
+            &[],
+        );
+        assert!(load_all(&plan, &Family::BOTH, &Abilities::new()).is_ok());
+        for ability in Ability::OPTIONAL {
+            let mut abilities = Abilities::from(Ability::ALL);
+            abilities.remove(&ability);
+            assert!(
+                load_all(&plan, &Family::BOTH, &abilities).is_ok(),
+                "{ability:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn without_conntrack_a_published_port_is_refused() {
+        let failure = published(&plan("example.com", &["tcp:80"])).unwrap_err();
+        assert!(failure.one_line().contains("SANDBOX_INGRESS_PORTS"));
+        assert!(published(&plan("example.com", &[])).is_ok());
+    }
+
+    #[test]
+    fn a_warning_is_told_only_where_nothing_else_was_said() {
+        assert_eq!(
+            told("Warning: Extension\nline 88 failed\n"),
+            "line 88 failed"
+        );
+        assert_eq!(told("Warning: Extension\n"), "Warning: Extension");
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_named_with_its_remedy() {
+        let failure = tell("/usr/sbin/no-such", &[], "").unwrap_err();
+        assert_eq!(
+            failure.one_line(),
+            format!("load the firewall: no /usr/sbin/no-such in the image; {INSTALL}")
+        );
+    }
+}
