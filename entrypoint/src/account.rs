@@ -14,7 +14,8 @@ pub(crate) struct Account {
     pub(crate) outbox: Outbox,
     /// Refused packets that a sample told of, by the rule that refused them.
     sampled: BTreeMap<DenyReason, u64>,
-    outage_since: Option<u64>,
+    /// When the proxy went, and why.
+    outage: Option<(u64, String)>,
 }
 
 impl Account {
@@ -23,7 +24,7 @@ impl Account {
         Self {
             outbox,
             sampled: BTreeMap::new(),
-            outage_since: None,
+            outage: None,
         }
     }
 
@@ -61,30 +62,55 @@ impl Account {
         }
     }
 
-    /// The proxy is gone: nothing leaves, and what is tried meanwhile is not all counted.
-    pub(crate) fn begin_outage(&mut self, detail: &str) {
-        let from = self.outbox.clock().elapsed_ms();
-        self.outage_since.get_or_insert(from);
-        let detail = Printable::new(detail);
-        self.outbox.push(Body::Gap(Gap {
-            kind: GapKind::Outage,
-            from,
-            to: None,
-            detail,
-        }));
+    /// The proxy is gone: nothing leaves, and what it had not told yet is not counted.
+    pub(crate) fn begin_outage(&mut self, why: &str) {
+        let now = self.now();
+        let from = self.outage.take().map_or(now, |(from, _)| from);
+        self.begin_gap(GapKind::Outage, from, &format!("{why}; {UNTOLD}"));
+        self.outage = Some((from, why.to_owned()));
     }
 
     /// It is back.
     pub(crate) fn end_outage(&mut self) {
-        if let Some(from) = self.outage_since.take() {
-            let to = Some(self.outbox.clock().elapsed_ms());
-            let detail = Printable::new("the proxy was started again");
-            self.outbox.push(Body::Gap(Gap {
-                kind: GapKind::Outage,
-                from,
-                to,
-                detail,
-            }));
+        if let Some((from, why)) = self.outage.take() {
+            let detail = format!("{why}, and started again; {UNTOLD}");
+            self.end_gap(GapKind::Outage, from, &detail);
+        }
+    }
+
+    /// Something is not enforced, or not counted, since `from` and until further notice.
+    pub(crate) fn begin_gap(&mut self, kind: GapKind, from: u64, detail: &str) {
+        self.push_gap(kind, from, None, detail);
+    }
+
+    /// What began at `from` is over.
+    pub(crate) fn end_gap(&mut self, kind: GapKind, from: u64, detail: &str) {
+        let to = Some(self.now());
+        self.push_gap(kind, from, to, detail);
+    }
+
+    fn push_gap(&mut self, kind: GapKind, from: u64, to: Option<u64>, detail: &str) {
+        let detail = Printable::new(detail);
+        self.outbox.push(Body::Gap(Gap {
+            kind,
+            from,
+            to,
+            detail,
+        }));
+    }
+
+    /// Milliseconds since the run began.
+    pub(crate) fn now(&self) -> u64 {
+        self.outbox.clock().elapsed_ms()
+    }
+
+    /// What samples have told of, as the counters would have it.
+    pub(crate) fn sampled(&self) -> Counters {
+        let of = |reason| self.sampled.get(&reason).copied().unwrap_or_default();
+        Counters {
+            packets: of(DenyReason::Packet),
+            quic: of(DenyReason::Quic),
+            ingress: of(DenyReason::Ingress),
         }
     }
 
@@ -93,6 +119,14 @@ impl Account {
         self.unsampled(counters)
             .iter()
             .all(|&(_, count)| count == 0)
+    }
+
+    /// Whether samples have told of more packets than were counted.
+    pub(crate) fn exceeds(&self, counters: Counters) -> bool {
+        let sampled = self.sampled();
+        sampled.packets > counters.packets
+            || sampled.quic > counters.quic
+            || sampled.ingress > counters.ingress
     }
 
     /// Makes the account exact: the counters are, and what they have beyond the samples is reported
@@ -130,16 +164,12 @@ impl Account {
 
     /// The final counters could not be read: refused packets are known by their samples alone.
     pub(crate) fn leave_unsettled(&mut self, detail: &str) {
-        let to = Some(self.outbox.clock().elapsed_ms());
-        let detail = Printable::new(detail);
-        self.outbox.push(Body::Gap(Gap {
-            kind: GapKind::Overflow,
-            from: 0,
-            to,
-            detail,
-        }));
+        self.end_gap(GapKind::Overflow, 0, detail);
     }
 }
+
+/// Connections wait at listeners that PID 1 keeps, and nothing else leaves.
+const UNTOLD: &str = "what it did last is not counted, what is tried meanwhile waits";
 
 /// How many attempts of the self-test the proxy says here that it refused.
 pub(crate) fn of_self_test(message: &FromProxy) -> u64 {
@@ -214,13 +244,59 @@ mod tests {
         account.begin_outage("gone again");
         account.end_outage();
         account.end_outage();
-        let mut gaps = 0;
+        let gaps = gaps(&mut account);
+        assert_eq!(gaps.len(), 3);
+        assert!(gaps.iter().all(|gap| gap.from == gaps[0].from), "{gaps:?}");
+        let ends = gaps.iter().map(|gap| gap.to.is_some());
+        assert!(ends.eq([false, false, true]), "{gaps:?}");
+        let last = gaps[2].detail.as_str();
+        assert!(last.starts_with("gone again, and started again"), "{last}");
+    }
+
+    fn gaps(account: &mut Account) -> Vec<Gap> {
+        let mut gaps = Vec::new();
         while let Some(bytes) = account.outbox.next_bytes() {
+            let message: report::Message = serde_json::from_slice(bytes).unwrap();
             let count = bytes.len();
-            gaps += 1;
             account.outbox.advance(count);
+            if let Body::Gap(gap) = message.body {
+                gaps.push(gap);
+            }
         }
-        assert_eq!(gaps, 3);
+        gaps
+    }
+
+    #[test]
+    fn what_began_and_what_ended_is_the_same_gap() {
+        let mut account = account();
+        account.begin_gap(GapKind::Tamper, 3, "a");
+        account.end_gap(GapKind::Tamper, 3, "b");
+        let gaps = gaps(&mut account);
+        assert_eq!([gaps[0].from, gaps[1].from], [3, 3]);
+        assert_eq!([gaps[0].kind, gaps[1].kind], [GapKind::Tamper; 2]);
+    }
+
+    #[test]
+    fn samples_beyond_a_counter_are_seen_whichever_counter_it_is() {
+        for reason in [DenyReason::Packet, DenyReason::Quic, DenyReason::Ingress] {
+            let mut account = account();
+            account.sample(vec![packet(reason)]);
+            assert!(account.exceeds(Counters::default()), "{reason}");
+            assert!(!account.exceeds(account.sampled()), "{reason}");
+        }
+    }
+
+    #[test]
+    fn samples_are_told_by_the_counter_that_has_them() {
+        let mut account = account();
+        account.sample(vec![packet(DenyReason::Packet); 3]);
+        account.sample(vec![packet(DenyReason::Ingress)]);
+        let expected = Counters {
+            packets: 3,
+            quic: 0,
+            ingress: 1,
+        };
+        assert_eq!(account.sampled(), expected);
     }
 
     fn refused(host: &str) -> FromProxy {

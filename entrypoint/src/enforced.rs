@@ -71,7 +71,10 @@ impl Enforced {
             ruleset_digest: Printable::new(firewall.digest()),
             self_test: proof.results,
             ipv6,
-            degradations: degradations.chain(proxy.degradations.clone()).collect(),
+            degradations: degradations
+                .chain(proxy.degradations.clone())
+                .chain(nflog.as_ref().and_then(NfLog::degradation))
+                .collect(),
         };
         let identity = identities.proxy.clone();
         let proxy = ProxyWatch::new(identity, listeners, start, proxy);
@@ -113,7 +116,14 @@ impl Enforced {
             FIRST_GENERATION,
             allowlist.policy.digest(),
         );
-        let mut session = Session::new(account, channel, self.barrier, signals, steering);
+        let mut session = Session::new(
+            account,
+            channel,
+            self.barrier,
+            signals,
+            steering,
+            identities.clone(),
+        );
         let started = Guest::start(config, launch, &environment);
         sacrifice.end();
         let attended = match started {

@@ -31,7 +31,7 @@ pub(crate) fn kill_all_of(user: &User, proxy: &User) -> io::Result<()> {
 }
 
 /// A user that is neither of both, nor root, and close enough to `user` to exist wherever that does:
-/// a container may have only some of the numbers (user_namespaces(7)).
+/// a container may have only some of the numbers (`user_namespaces(7)`).
 fn stranger_to(user: u32, proxy: u32) -> u32 {
     let near = [user.wrapping_sub(1), user.wrapping_sub(2)];
     let far = [user.wrapping_add(1), user.wrapping_add(2)];

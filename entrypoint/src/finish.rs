@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use procwatch::{Handle, Identity, State, descendants, snapshot};
-use report::{Body, EndReason, Exit, Printable};
+use report::{Body, EndReason, Exit, GapKind, Printable};
 use rustix::process::Signal;
 use tokio::time::{Instant, timeout_at};
 
@@ -11,6 +11,7 @@ use crate::{
     channel::Channel,
     everyone,
     failure::Failure,
+    firewall::Counters,
     guest::{Ended, Guest},
     identity::Identities,
     outbox::Outbox,
@@ -34,12 +35,15 @@ pub(crate) async fn finish(
     session
         .attend_until(guest, deadline, |session| session.proxy.is_drained())
         .await?;
+    // Whatever was done to the rules while there was a guest has been told of by now.
+    session.look_at_rules(guest)?;
     match session.firewall.counters() {
         Ok(counters) => {
             // The kernel gathers samples before it hands them over: the last are still with it.
             let deadline = Instant::now() + LAST_SAMPLES;
             let complete = |session: &Session| session.account.is_sampled(counters);
             session.attend_until(guest, deadline, complete).await?;
+            let counters = recount(session, counters);
             session.account.settle(counters);
         }
         Err(failure) => session.account.leave_unsettled(&failure.one_line()),
@@ -50,6 +54,19 @@ pub(crate) async fn finish(
     }
     say_goodbye(session, exit).await;
     Ok(())
+}
+
+/// A packet is counted before it is sampled: more samples than packets are of packets that were
+/// refused since, or somebody has reset the counters, of which the kernel tells nobody.
+fn recount(session: &mut Session, counters: Counters) -> Counters {
+    if !session.account.exceeds(counters) {
+        return counters;
+    }
+    let again = session.firewall.counters().unwrap_or(counters);
+    if session.account.exceeds(again) {
+        session.account.end_gap(GapKind::Tamper, 0, COUNTERS_RESET);
+    }
+    again
 }
 
 /// Closes the account of a guest that could not be started.
@@ -156,6 +173,8 @@ fn survivors(session: &Session) -> io::Result<Vec<Identity>> {
 
 /// For processes that outlive the guest's first one, to end by themselves.
 const GRACE: Duration = Duration::from_millis(250);
+const COUNTERS_RESET: &str =
+    "fewer packets are counted than were sampled: somebody reset the counters";
 const NOT_ENDED: &str = "processes of the guest could not be ended before the last count";
 /// How often they are killed: a process in the middle of a system call may take its time.
 const ATTEMPTS: u32 = 3;

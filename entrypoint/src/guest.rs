@@ -2,14 +2,14 @@
 
 use std::{
     cell::Cell,
-    io,
+    fmt, io,
     process::{Command, ExitCode},
 };
 
 use nix::sys::resource::{UsageWho, getrusage};
 use report::{EndReason, Exit, Printable};
 use rustix::{
-    process::{Pid, Signal, WaitOptions, wait},
+    process::{Pid, Signal, WaitOptions, WaitStatus, wait},
     termios::tcgetpgrp,
 };
 
@@ -101,17 +101,18 @@ impl Guest {
         let _ = by_number::signal_group(self.pid, number);
     }
 
-    /// Collects every child that ended; the guest's own end is returned.
-    pub(crate) fn reap(&self) -> Option<Ended> {
+    /// Collects every child that ended; the guest's own end is returned, and `other` is told of each
+    /// of the rest.
+    pub(crate) fn reap(&self, mut other: impl FnMut(i32, Ended)) -> Option<Ended> {
         let mut ended = None;
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            let end = Ended::of(status);
             if pid != self.pid {
-                continue;
-            }
-            if let Some(code) = status.exit_status() {
-                ended = Some(Ended::Exited(code));
-            } else if let Some(signal) = status.terminating_signal() {
-                ended = Some(Ended::Signaled(signal));
+                if let Some(end) = end {
+                    other(pid.as_raw_nonzero().get(), end);
+                }
+            } else if end.is_some() {
+                ended = end;
             } else if status.stopped() {
                 // A container's first process cannot be suspended from its terminal; nobody
                 // outside could ever continue it.
@@ -147,6 +148,12 @@ impl Guest {
 }
 
 impl Ended {
+    /// The end that a status tells of, if it tells of one.
+    pub(crate) fn of(status: WaitStatus) -> Option<Self> {
+        let exited = status.exit_status().map(Self::Exited);
+        exited.or_else(|| status.terminating_signal().map(Self::Signaled))
+    }
+
     /// What PID 1 exits with: the code, or 128 + n for a signal.
     pub(crate) fn exit_code(self) -> ExitCode {
         let code = match self {
@@ -154,6 +161,18 @@ impl Ended {
             Self::Signaled(signal) => 128 + signal,
         };
         ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exited(code) => write!(f, "exited with code {code}"),
+            Self::Signaled(number) => match nix::sys::signal::Signal::try_from(*number) {
+                Ok(signal) => write!(f, "was killed by {signal}"),
+                Err(_) => write!(f, "was killed by signal {number}"),
+            },
+        }
     }
 }
 
@@ -254,6 +273,17 @@ mod tests {
         let exit = guest.exit(Ended::Exited(5), 0);
         assert_eq!((exit.end_reason, exit.code), (EndReason::Stopped, Some(5)));
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn an_end_is_told_by_its_code_or_by_the_name_of_its_signal() {
+        for (end, told) in [
+            (Ended::Exited(101), "exited with code 101"),
+            (Ended::Signaled(9), "was killed by SIGKILL"),
+            (Ended::Signaled(64), "was killed by signal 64"),
+        ] {
+            assert_eq!(end.to_string(), told);
+        }
     }
 
     #[test]

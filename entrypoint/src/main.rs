@@ -28,6 +28,7 @@ mod outbox;
 mod outcome;
 mod proxy;
 mod readiness;
+mod receiving;
 mod run;
 mod self_test;
 mod session;
@@ -35,6 +36,7 @@ mod signals;
 mod steering;
 mod stream;
 mod surroundings;
+mod tamper;
 mod transport;
 mod watch;
 

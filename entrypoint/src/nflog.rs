@@ -10,9 +10,9 @@ use netlink_packet_netfilter::{
 };
 use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 use policy::DenyReason;
-use report::{Target, Transport};
+use report::{Printable, Target, Transport};
 
-use crate::{firewall::LOG_GROUP, readiness::Readiness};
+use crate::{firewall::LOG_GROUP, readiness::Readiness, receiving};
 
 /// One refused packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub(crate) struct RefusedPacket {
 
 /// The bound log group. Bound while there is `NET_ADMIN`, it goes on delivering without.
 pub(crate) struct NfLog {
+    /// How many bytes of samples wait for PID 1 before some are lost.
+    room: usize,
     socket: Socket,
     readiness: Readiness,
     buffer: Vec<u8>,
@@ -37,8 +39,8 @@ impl NfLog {
     pub(crate) fn bind() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
         socket.bind_auto()?;
-        // A container may have less than this; what is lost then is counted as unsampled.
-        socket.set_rx_buf_sz::<u32>(RECEIVE_BUFFER)?;
+        // What is lost where there is less room is counted as unsampled.
+        let room = receiving::enlarge(&socket)?;
         let configuration = vec![
             ConfigCmd::Bind.into(),
             ConfigMode::new_packet(PACKET_HEAD).into(),
@@ -49,9 +51,22 @@ impl NfLog {
         socket.set_non_blocking(true)?;
         let readiness = Readiness::of(&socket)?;
         Ok(Self {
+            room,
             socket,
             readiness,
             buffer: vec![0; DATAGRAM],
+        })
+    }
+
+    /// What is done without, where the kernel keeps fewer samples than it was asked to.
+    pub(crate) fn degradation(&self) -> Option<Printable> {
+        (self.room < receiving::BYTES).then(|| {
+            Printable::new(&format!(
+                "samples of refused packets wait in {} KiB instead of {}, so that a flood of them \
+                 leaves more unsampled; their count is exact all the same",
+                self.room / 1024,
+                receiving::BYTES / 1024,
+            ))
         })
     }
 
@@ -62,13 +77,14 @@ impl NfLog {
             socket,
             readiness,
             buffer,
+            room: _,
         } = self;
         match readiness
             .read(|| socket.recv(&mut &mut buffer[..], 0))
             .await
         {
             Ok(length) => Ok(packets(buffer.get(..length).unwrap_or_default())),
-            Err(error) if error.raw_os_error() == Some(ENOBUFS) => Ok(Vec::new()),
+            Err(error) if error.raw_os_error() == Some(receiving::OVERRUN) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
@@ -162,10 +178,8 @@ fn target(head: &[u8], reason: DenyReason) -> (Target, Transport) {
 }
 
 const PACKET_HEAD: u32 = 128;
-const RECEIVE_BUFFER: u32 = 8 * 1024 * 1024;
 const DATAGRAM: usize = 128 * 1024;
 const FLUSH_AFTER: Duration = Duration::from_millis(10);
-const ENOBUFS: i32 = rustix::io::Errno::NOBUFS.raw_os_error();
 
 #[cfg(test)]
 mod tests {

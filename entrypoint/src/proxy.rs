@@ -13,11 +13,15 @@ use report::{
     FrameReader, Printable, encode,
     link::{self, FromProxy, Start, Succession, ToProxy},
 };
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::{Pid, Signal, WaitOptions, kill_process, waitpid},
+};
 use tokio::io::Interest;
 
-use crate::{failure::Failure, identity::Unprivileged, launch::Launch, listeners::Listeners};
+use crate::{
+    failure::Failure, guest::Ended, identity::Unprivileged, launch::Launch, listeners::Listeners,
+};
 
 /// A proxy that serves.
 #[derive(Debug)]
@@ -110,6 +114,15 @@ impl Proxy {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Ends it, and tells how it ended: by itself, if it was about to.
+    ///
+    /// Nobody has waited for it yet, so that its id is still its own.
+    pub(crate) fn end(&self) -> Option<Ended> {
+        self.kill();
+        let (_, status) = waitpid(Pid::from_raw(self.pid), WaitOptions::empty()).ok()??;
+        Ended::of(status)
     }
 
     /// Asks it to end its relays and to report what they carried.

@@ -77,7 +77,7 @@ fn supervise_only(config: &Config, signals: &Signals) -> Result<Outcome, Failure
             .map_err(Failure::system("wait for signals"))?
         {
             Arrived::Child => {
-                if let Some(ended) = guest.reap() {
+                if let Some(ended) = guest.reap(|_, _| ()) {
                     return Ok(Outcome {
                         code: ended.exit_code(),
                         complaint: None,

@@ -3,17 +3,21 @@
 use std::{io, time::Duration};
 
 use report::{Body, PolicyReport};
+use rustix::process::Signal;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use crate::{
     account::Account,
     channel::Channel,
-    firewall::Firewall,
+    everyone,
+    firewall::{Finding, Firewall},
     guest::{Ended, Guest},
+    identity::Identities,
     nflog::{NfLog, RefusedPacket},
     outbox::Outbox,
     signals::{Arrived, AsyncSignals},
     steering::{Next, Order, Steering, Step},
+    tamper::{Answer, TamperWatch},
     watch::{Happening, ProxyWatch},
 };
 
@@ -27,9 +31,11 @@ pub(crate) struct Session {
     pub(crate) proxy: ProxyWatch,
     /// The rules. Whatever is changed of them is changed through this.
     pub(crate) firewall: Firewall,
+    tamper: TamperWatch,
     nflog: Option<NfLog>,
     signals: AsyncSignals,
     steering: Steering,
+    identities: Identities,
     /// When the guest is ended, if it has not done so itself.
     kill_at: Option<Instant>,
     flush_at: Option<Instant>,
@@ -51,6 +57,7 @@ enum Event {
     Signal(io::Result<Arrived>),
     Proxy(Happening),
     Packets(io::Result<Vec<RefusedPacket>>),
+    Rules(io::Result<Finding>),
     Channel(Vec<Order>),
     GraceOver,
     FlushDue,
@@ -65,6 +72,7 @@ impl Session {
         barrier: Barrier,
         signals: AsyncSignals,
         steering: Steering,
+        identities: Identities,
     ) -> Self {
         let Barrier {
             firewall,
@@ -74,6 +82,7 @@ impl Session {
         let mut heartbeat = interval(HEARTBEAT);
         heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
+            tamper: TamperWatch::new(&account),
             account,
             channel,
             firewall,
@@ -81,6 +90,7 @@ impl Session {
             nflog,
             signals,
             steering,
+            identities,
             kill_at: None,
             flush_at: None,
             heartbeat,
@@ -119,6 +129,7 @@ impl Session {
             account,
             channel,
             proxy,
+            firewall,
             nflog,
             signals,
             kill_at,
@@ -130,6 +141,7 @@ impl Session {
             signal = signals.next() => Event::Signal(signal),
             happening = proxy.next() => Event::Proxy(happening),
             packets = refused(nflog.as_mut()) => Event::Packets(packets),
+            finding = firewall.changed() => Event::Rules(finding),
             orders = pump(channel.as_mut(), &mut account.outbox) => Event::Channel(orders),
             () = due(*kill_at) => Event::GraceOver,
             () = due(*flush_at) => Event::FlushDue,
@@ -139,7 +151,7 @@ impl Session {
 
     fn handle(&mut self, event: Event, guest: &Guest) -> io::Result<Option<Ended>> {
         match event {
-            Event::Signal(signal) => return Ok(handle_signal(signal?, guest)),
+            Event::Signal(signal) => return Ok(self.handle_signal(signal?, guest)),
             Event::Proxy(happening) => {
                 self.proxy
                     .handle(happening, &mut self.account, &mut self.firewall);
@@ -159,10 +171,48 @@ impl Session {
                 self.kill_at = None;
                 guest.kill();
             }
-            Event::FlushDue => self.flush(),
-            Event::Heartbeat => self.beat(),
+            Event::Rules(finding) => self.answer(finding?, guest)?,
+            Event::FlushDue => {
+                self.look_at_rules(guest)?;
+                self.flush();
+            }
+            Event::Heartbeat => {
+                self.look_at_rules(guest)?;
+                self.beat();
+            }
         }
         Ok(None)
+    }
+
+    fn handle_signal(&mut self, signal: Arrived, guest: &Guest) -> Option<Ended> {
+        match signal {
+            Arrived::Child => return guest.reap(|pid, ended| self.proxy.note_end(pid, ended)),
+            Arrived::ForGuest(number) => guest.forward(number),
+            Arrived::FromTerminal(number) => guest.signal(number),
+            Arrived::Ignored => {}
+        }
+        None
+    }
+
+    /// Looks whether the rules are as PID 1 made them: whenever there is something to report, and at
+    /// each heartbeat, so that what is said of an interval without them is said of a short one.
+    pub(crate) fn look_at_rules(&mut self, guest: &Guest) -> io::Result<()> {
+        let finding = self.firewall.look()?;
+        self.answer(finding, guest)
+    }
+
+    fn answer(&mut self, finding: Finding, guest: &Guest) -> io::Result<()> {
+        match self
+            .tamper
+            .answer(finding, &mut self.account, &mut self.firewall)
+        {
+            Answer::GoOn => Ok(()),
+            Answer::EndGuest => {
+                guest.signal(Signal::KILL.as_raw());
+                let Identities { guest, proxy } = &self.identities;
+                everyone::kill_all_of(guest.user(), proxy.user())
+            }
+        }
     }
 
     fn obey(&mut self, orders: Vec<Order>, guest: &Guest) {
@@ -238,21 +288,6 @@ impl Session {
         if self.channel.as_ref().is_some_and(Channel::is_up) {
             self.account.outbox.push_totals();
         }
-    }
-}
-
-fn handle_signal(signal: Arrived, guest: &Guest) -> Option<Ended> {
-    match signal {
-        Arrived::Child => guest.reap(),
-        Arrived::ForGuest(number) => {
-            guest.forward(number);
-            None
-        }
-        Arrived::FromTerminal(number) => {
-            guest.signal(number);
-            None
-        }
-        Arrived::Ignored => None,
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     account::Account,
     firewall::{Firewall, Request},
+    guest::Ended,
     identity::Unprivileged,
     listeners::Listeners,
     proxy::Proxy,
@@ -22,6 +23,8 @@ pub(crate) struct ProxyWatch {
     /// By which list the proxy decides, as it said last.
     decides_by: u64,
     state: State,
+    /// How the one that runs ended, where that was told before its socket was.
+    ended: Option<Ended>,
     failures: u32,
 }
 
@@ -59,6 +62,7 @@ impl ProxyWatch {
             listeners,
             start,
             state: State::Running(proxy),
+            ended: None,
             failures: 0,
         }
     }
@@ -168,9 +172,20 @@ impl ProxyWatch {
         }
     }
 
-    /// The proxy ended without being asked to.
+    /// Takes note of how a child of PID 1's ended.
+    pub(crate) fn note_end(&mut self, pid: i32, ended: Ended) {
+        if self.pid() == Some(pid) {
+            self.ended = Some(ended);
+        }
+    }
+
+    /// The proxy ended without being asked to, or makes no sense, and is ended.
     fn lost(&mut self, error: &io::Error, account: &mut Account) {
-        account.begin_outage(&format!("the proxy ended: {error}"));
+        let end = match (self.ended.take(), &self.state) {
+            (None, State::Running(proxy)) => proxy.end(),
+            (ended, _) => ended,
+        };
+        account.begin_outage(&describe(error, end));
         self.schedule();
     }
 
@@ -182,7 +197,10 @@ impl ProxyWatch {
                 self.decides_by = self.start.generation;
                 account.end_outage();
             }
-            Err(_) => self.schedule(),
+            Err(failure) => {
+                account.begin_outage(&failure.one_line());
+                self.schedule();
+            }
         }
     }
 
@@ -209,6 +227,15 @@ impl ProxyWatch {
     }
 }
 
+/// Why there is no proxy. One that closes its socket is ending; one that says what cannot be
+/// understood was ended for it.
+fn describe(error: &io::Error, end: Option<Ended>) -> String {
+    match end {
+        Some(end) if error.kind() == io::ErrorKind::UnexpectedEof => format!("the proxy {end}"),
+        Some(_) | None => format!("the proxy was ended: {error}"),
+    }
+}
+
 /// Doubles from 50 ms up to 5 s: a proxy that cannot live must not keep the machine busy.
 fn backoff(failures: u32) -> Duration {
     let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
@@ -226,6 +253,18 @@ mod tests {
         assert_eq!(backoff(0), Duration::from_millis(50));
         assert_eq!(backoff(1), Duration::from_millis(100));
         assert_eq!(backoff(40), Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_proxy_that_is_gone_is_told_by_its_end_and_one_that_makes_no_sense_by_that() {
+        let eof = io::ErrorKind::UnexpectedEof.into();
+        let killed = Some(Ended::Signaled(9));
+        assert_eq!(describe(&eof, killed), "the proxy was killed by SIGKILL");
+        let rubbish = io::Error::other("expected value");
+        assert_eq!(
+            describe(&rubbish, killed),
+            "the proxy was ended: expected value"
+        );
     }
 
     #[test]

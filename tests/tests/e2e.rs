@@ -16,6 +16,8 @@ mod image;
 mod on_terminal;
 #[path = "e2e/steered.rs"]
 mod steered;
+#[path = "e2e/tampered.rs"]
+mod tampered;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -55,10 +57,11 @@ fn main() -> anyhow::Result<ExitCode> {
             ("contract", &contract::TESTS),
             ("ended", &ended::TESTS),
         ];
-        let more: [(&str, &[_]); 3] = [
+        let more: [(&str, &[_]); 4] = [
             ("attended", &attended::TESTS),
             ("collected", &collected::TESTS),
             ("steered", &steered::TESTS),
+            ("tampered", &tampered::TESTS),
         ];
         let more = if usual { &more[..] } else { &[] };
         for (kind, tests) in everywhere.iter().chain(more) {

@@ -36,7 +36,10 @@ pub(crate) struct Firewall {
     /// What the guest was let dial.
     opened: Opened,
     digest: String,
-    counters_before: Counters,
+    /// Of the rules that are in force, what is no part of the account.
+    set_aside: Counters,
+    /// Of rules that were in force before.
+    carried: Counters,
     degradations: Vec<String>,
 }
 
@@ -57,6 +60,18 @@ enum Backend {
     Legacy(Tables),
 }
 
+/// What others did to the rules.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) enum Finding {
+    /// Nothing of consequence.
+    #[default]
+    Nothing,
+    /// They changed them: who.
+    Changed(String),
+    /// They overrode them, which loading them again does not mend: how, and who.
+    Overridden(String),
+}
+
 /// What was refused, in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
@@ -68,8 +83,20 @@ pub(crate) struct Counters {
     pub(crate) ingress: u64,
 }
 
+impl Counters {
+    fn map2(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            packets: f(self.packets, other.packets),
+            quic: f(self.quic, other.quic),
+            ingress: f(self.ingress, other.ingress),
+        }
+    }
+}
+
 impl Firewall {
     /// Loads the rules of `plan`: what works is found out by trying, nftables first.
+    ///
+    /// Must be called within the runtime.
     pub(crate) fn load(plan: Plan) -> Result<Self, Failure> {
         let nftables = match Table::load(&plan) {
             Ok((table, loaded)) => return Ok(Self::with(plan, Backend::Nftables(table), &loaded)),
@@ -92,7 +119,8 @@ impl Firewall {
             plan,
             opened: Opened::default(),
             digest: hex(&Sha256::digest(loaded)),
-            counters_before: Counters::default(),
+            set_aside: Counters::default(),
+            carried: Counters::default(),
             degradations: Vec::new(),
         }
     }
@@ -136,7 +164,7 @@ impl Firewall {
                 return Ok(false);
             }
         }
-        self.counters_before = counted;
+        self.set_aside = counted;
         Ok(true)
     }
 
@@ -166,7 +194,7 @@ impl Firewall {
         let plan = self.plan.following(policy);
         let kept = self.opened.keep(policy, Instant::now());
         match &mut self.backend {
-            Backend::Nftables(_) => Table::follow(&plan, &kept)?,
+            Backend::Nftables(table) => table.follow(&plan, &kept)?,
             Backend::Legacy(tables) => tables.follow(&plan, &kept)?,
         }
         self.plan = plan;
@@ -178,18 +206,44 @@ impl Firewall {
         &self.digest
     }
 
-    /// What was counted since the rules were loaded, less what was set aside.
+    /// Loads the same rules again, whatever has become of them, with what was open. What was counted
+    /// stays counted, and is not less than `at_least`.
+    pub(crate) fn reload(&mut self, at_least: Counters) -> Result<(), Failure> {
+        let counted = self.counters().unwrap_or(self.carried);
+        let open = self.opened.all(Instant::now());
+        match &mut self.backend {
+            Backend::Nftables(table) => table.reload(&self.plan, &open)?,
+            Backend::Legacy(tables) => tables.follow(&self.plan, &open)?,
+        }
+        self.carried = counted.map2(at_least, u64::max);
+        self.set_aside = Counters::default();
+        self.counters().map(drop)
+    }
+
+    /// Waits for what others do to the rules. Of the legacy tables the kernel tells nobody.
+    pub(crate) async fn changed(&mut self) -> io::Result<Finding> {
+        match &mut self.backend {
+            Backend::Nftables(table) => table.changed().await,
+            Backend::Legacy(_) => std::future::pending().await,
+        }
+    }
+
+    /// Looks what others did to the rules until now.
+    pub(crate) fn look(&mut self) -> io::Result<Finding> {
+        match &mut self.backend {
+            Backend::Nftables(table) => table.look(),
+            Backend::Legacy(_) => Ok(Finding::Nothing),
+        }
+    }
+
+    /// What was counted since rules were first loaded, less what was set aside.
     pub(crate) fn counters(&self) -> Result<Counters, Failure> {
-        let now = match &self.backend {
+        let counted = match &self.backend {
             Backend::Nftables(_) => Table::counters()?,
             Backend::Legacy(tables) => tables.counters()?,
         };
-        let before = self.counters_before;
-        Ok(Counters {
-            packets: now.packets.saturating_sub(before.packets),
-            quic: now.quic.saturating_sub(before.quic),
-            ingress: now.ingress.saturating_sub(before.ingress),
-        })
+        let counted = counted.map2(self.set_aside, u64::saturating_sub);
+        Ok(counted.map2(self.carried, u64::saturating_add))
     }
 }
 
@@ -209,5 +263,109 @@ mod tests {
     #[test]
     fn a_digest_is_lower_case_hexadecimal_of_full_length() {
         assert_eq!(hex(&[0, 15, 255]), "000fff");
+    }
+
+    fn nft(command: &str) -> String {
+        let output = std::process::Command::new("nft").arg(command).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// A firewall in a network of this thread's own.
+    fn firewall() -> Firewall {
+        let alone = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
+        alone.expect("this test needs root");
+        Firewall::load(plan::tests::plan("example.com:22", &[])).unwrap()
+    }
+
+    fn request(name: &HostName, seconds: u32) -> Request<'_> {
+        Request {
+            name,
+            endpoints: &ENDPOINTS,
+            seconds,
+        }
+    }
+
+    const ENDPOINTS: [SocketAddr; 1] = [SocketAddr::V4(std::net::SocketAddrV4::new(
+        std::net::Ipv4Addr::new(203, 0, 113, 7),
+        22,
+    ))];
+
+    fn packets(packets: u64) -> Counters {
+        Counters {
+            packets,
+            ..Counters::default()
+        }
+    }
+
+    /// A counter is set to `count`, by us as far as anybody can tell.
+    fn count(firewall: &mut Firewall, packets: u64) {
+        let table = "inet sandbox_egress";
+        nft(&format!(
+            "flush chain {table} output; flush chain {table} input; flush chain {table} forward
+             flush chain {table} leaving; flush chain {table} proxy
+             delete counter {table} denied_packets
+             add counter {table} denied_packets {{ packets {packets} bytes 1; }}"
+        ));
+        let _ = firewall.look().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_pid_1_does_itself_is_nothing() {
+        let mut firewall = firewall();
+        firewall
+            .open(request(&HostName::parse("example.com").unwrap(), 60))
+            .unwrap();
+        assert_eq!(firewall.look().unwrap(), Finding::Nothing);
+        firewall.reload(Counters::default()).unwrap();
+        firewall.counters().unwrap();
+        firewall
+            .open(request(&HostName::parse("example.com").unwrap(), 60))
+            .unwrap();
+        for _ in 0..3 {
+            assert_eq!(firewall.look().unwrap(), Finding::Nothing);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_another_does_is_found_and_mended_with_all_that_was_open() {
+        let mut firewall = firewall();
+        firewall
+            .open(request(&HostName::parse("example.com").unwrap(), 600))
+            .unwrap();
+        for command in [
+            "flush ruleset",
+            "delete table inet sandbox_egress",
+            "insert rule inet sandbox_egress output accept",
+            "add element inet sandbox_egress allow4 { 192.0.2.1 . 22 timeout 1h }",
+        ] {
+            nft(command);
+            let Finding::Changed(by) = firewall.changed().await.unwrap() else {
+                panic!("{command}")
+            };
+            assert!(by.starts_with("`nft`"), "{by}");
+            firewall.reload(Counters::default()).unwrap();
+            assert_eq!(firewall.look().unwrap(), Finding::Nothing, "{command}");
+            let listing = nft("list table inet sandbox_egress");
+            assert!(listing.contains("203.0.113.7 . 22"), "{listing}");
+            assert!(!listing.contains("192.0.2.1 . 22"), "{listing}");
+            assert!(listing.contains("hook output priority filter; policy drop"));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_counted_stays_counted_and_is_no_less_than_the_samples() {
+        let mut firewall = firewall();
+        firewall.set_aside = packets(2);
+        count(&mut firewall, 7);
+        assert_eq!(firewall.counters().unwrap(), packets(5));
+        firewall.reload(packets(3)).unwrap();
+        assert_eq!(firewall.counters().unwrap(), packets(5));
+        count(&mut firewall, 10);
+        assert_eq!(firewall.counters().unwrap(), packets(15));
+        nft("flush ruleset");
+        firewall.reload(packets(9)).unwrap();
+        assert_eq!(firewall.counters().unwrap(), packets(9));
     }
 }

@@ -3,32 +3,52 @@
 mod change;
 mod incoming;
 mod nft;
+mod notices;
 mod openings;
+mod others;
 mod ruleset;
 mod terms;
 mod transaction;
 
 use std::{io, net::SocketAddr};
 
+use ::nftables::schema::Nftables;
 use serde::Deserialize;
 
-use self::openings::Openings;
-use super::{Counters, LOAD, LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD, Plan, opened::Kept};
+use self::{
+    notices::{Notices, Seen},
+    openings::Openings,
+};
+use super::{Counters, Finding, LOAD, LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD, Plan, opened::Kept};
 use crate::failure::Failure;
 
-/// The loaded table.
+/// The loaded table, watched.
 pub(super) struct Table {
     openings: Openings,
+    notices: Notices,
+    /// The generation up to which every change is accounted for.
+    known: u32,
+    /// What the kernel counts and nobody has told of yet: the notice may be on its way.
+    untold: Option<u32>,
+    /// What was found while something else was being done.
+    found: Finding,
 }
 
 impl Table {
     /// Loads the rules of `plan` in one transaction, and returns that transaction as well.
     pub(super) fn load(plan: &Plan) -> Result<(Self, String), Failure> {
-        let text = serde_json::to_string(&plan.ruleset())
-            .map_err(|error| Failure::setup(LOAD, error, "report this as a defect"))?;
-        nft::run(&["-j", "-f", "-"], &text)?;
+        let transaction = apply(&plan.ruleset())?;
         let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
-        Ok((Self { openings }, text))
+        let notices = Notices::listen().map_err(Failure::system(WATCH))?;
+        let known = openings.generation().map_err(Failure::system(WATCH))?;
+        let table = Self {
+            openings,
+            notices,
+            known,
+            untold: None,
+            found: Finding::Nothing,
+        };
+        Ok((table, transaction))
     }
 
     /// Lets the guest dial these for so many seconds from now.
@@ -37,10 +57,84 @@ impl Table {
     }
 
     /// Has the table follow another list, in one transaction.
-    pub(super) fn follow(plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
-        let text = serde_json::to_string(&plan.exchange(kept))
-            .map_err(|error| Failure::setup(LOAD, error, "report this as a defect"))?;
-        nft::run(&["-j", "-f", "-"], &text).map(drop)
+    pub(super) fn follow(&mut self, plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
+        let earlier = self.look().map_err(Failure::system(WATCH))?;
+        let meanwhile = self.transact(&plan.exchange(kept))?;
+        self.found = match meanwhile {
+            Finding::Nothing => earlier,
+            Finding::Changed(_) | Finding::Overridden(_) => meanwhile,
+        };
+        Ok(())
+    }
+
+    /// Makes the table anew, whatever has become of it, with what was open.
+    pub(super) fn reload(&mut self, plan: &Plan, open: &[Kept]) -> Result<(), Failure> {
+        let earlier = self.look().map_err(Failure::system(WATCH))?;
+        let meanwhile = self.transact(&plan.ruleset())?;
+        // What was changed before is mended now. What was overridden is not.
+        self.found = match earlier {
+            Finding::Overridden(_) => earlier,
+            Finding::Nothing | Finding::Changed(_) => meanwhile,
+        };
+        self.openings
+            .restore(open)
+            .map_err(Failure::system("open again what was open"))
+    }
+
+    /// Applies a transaction, and says what others changed while it was being applied: each
+    /// transaction has the next number, whosoever it is.
+    fn transact(&mut self, transaction: &Nftables<'static>) -> Result<Finding, Failure> {
+        let before = self.openings.generation().map_err(Failure::system(WATCH))?;
+        apply(transaction)?;
+        // These are our own, even those for which the socket had no room.
+        let own = self.openings.port();
+        self.notices.now(own).map_err(Failure::system(WATCH))?;
+        let after = self.openings.generation().map_err(Failure::system(WATCH))?;
+        (self.known, self.untold) = (after, None);
+        if after == following(before) {
+            return Ok(Finding::Nothing);
+        }
+        Ok(Finding::Changed(MEANWHILE.to_owned()))
+    }
+
+    /// Waits for what others do to the rules.
+    pub(super) async fn changed(&mut self) -> io::Result<Finding> {
+        if self.found != Finding::Nothing {
+            return Ok(std::mem::take(&mut self.found));
+        }
+        let seen = self.notices.next(self.openings.port()).await?;
+        Ok(self.judge(seen))
+    }
+
+    /// Looks what others did to the rules until now.
+    pub(super) fn look(&mut self) -> io::Result<Finding> {
+        if self.found != Finding::Nothing {
+            return Ok(std::mem::take(&mut self.found));
+        }
+        let seen = self.notices.now(self.openings.port())?;
+        let finding = self.judge(seen);
+        let generation = self.openings.generation()?;
+        if finding != Finding::Nothing || generation == self.known {
+            return Ok(finding);
+        }
+        // The kernel counts first and tells then. What is not told by the next look never was.
+        if self.untold.replace(generation) == Some(generation) {
+            self.known = generation;
+            return Ok(Finding::Changed(UNSEEN.to_owned()));
+        }
+        Ok(Finding::Nothing)
+    }
+
+    fn judge(&mut self, seen: Seen) -> Finding {
+        self.known = seen.generation.unwrap_or(self.known);
+        if let Some((what, author)) = seen.outranked {
+            return Finding::Overridden(format!("{author}, made {what}"));
+        }
+        match seen.changed {
+            Some(author) => Finding::Changed(author.to_string()),
+            None if seen.lost => Finding::Changed(UNSEEN.to_owned()),
+            None => Finding::Nothing,
+        }
     }
 
     /// What was counted since the table was loaded.
@@ -48,6 +142,22 @@ impl Table {
         let text = nft::run(&["-j", "list", "counters", "table", "inet", TABLE], "")?;
         parse_counters(&text)
             .map_err(|error| Failure::setup("read the counters", error, "use nft 1.0 or later"))
+    }
+}
+
+/// Has nft apply a transaction, and returns its text.
+fn apply(transaction: &Nftables<'static>) -> Result<String, Failure> {
+    let text = serde_json::to_string(transaction)
+        .map_err(|error| Failure::setup(LOAD, error, "report this as a defect"))?;
+    nft::run(&["-j", "-f", "-"], &text)?;
+    Ok(text)
+}
+
+/// The generation after this one; the kernel has no generation 0.
+const fn following(generation: u32) -> u32 {
+    match generation.wrapping_add(1) {
+        0 => 1,
+        next => next,
     }
 }
 
@@ -88,6 +198,13 @@ struct ListedCounter {
 }
 
 const TABLE: &str = "sandbox_egress";
+/// `NFNL_SUBSYS_NFTABLES`
+const NFTABLES: u16 = 10;
+const WATCH: &str = "watch the firewall";
+/// Who made a change at the same time as PID 1.
+const MEANWHILE: &str = "somebody, while PID 1 changed them";
+/// Who made changes of which not all notices arrived.
+const UNSEEN: &str = "somebody, in more ways than could be seen";
 const DENIED_PACKETS: &str = "denied_packets";
 const DENIED_QUIC: &str = "denied_quic";
 const DENIED_INGRESS: &str = "denied_ingress";
@@ -133,5 +250,54 @@ mod tests {
         ] {
             assert!(parse_counters(text).is_err(), "{text}");
         }
+    }
+
+    fn nft(command: &str) {
+        nft::run(&[command], "").unwrap();
+    }
+
+    /// A table in a network of this thread's own.
+    fn table() -> Table {
+        let alone = ::nix::sched::unshare(::nix::sched::CloneFlags::CLONE_NEWNET);
+        alone.expect("this test needs root");
+        Table::load(&plan()).unwrap().0
+    }
+
+    fn plan() -> Plan {
+        crate::firewall::plan::tests::plan("example.com:22", &[])
+    }
+
+    #[tokio::test]
+    async fn another_list_is_a_change_of_our_own() {
+        let mut table = table();
+        table.follow(&plan(), &[]).unwrap();
+        table.follow(&plan(), &[]).unwrap();
+        for _ in 0..3 {
+            assert_eq!(table.look().unwrap(), Finding::Nothing);
+        }
+    }
+
+    #[tokio::test]
+    async fn changes_of_which_no_notice_arrived_are_found_by_their_number() {
+        let mut table = table();
+        nft("add table ip x");
+        table.notices = Notices::listen().unwrap();
+        assert_eq!(table.look().unwrap(), Finding::Nothing, "it may be late");
+        assert_eq!(table.look().unwrap(), Finding::Changed(UNSEEN.to_owned()));
+        assert_eq!(table.look().unwrap(), Finding::Nothing, "once");
+    }
+
+    #[tokio::test]
+    async fn what_overrides_the_rules_is_found_and_not_forgotten_when_they_are_loaded_again() {
+        let mut table = table();
+        nft("add table ip x; add chain ip x y { type nat hook output priority -150; }");
+        table.reload(&plan(), &[]).unwrap();
+        let found = table.changed().await.unwrap();
+        assert!(matches!(found, Finding::Overridden(_)), "{found:?}");
+    }
+
+    #[test]
+    fn there_is_no_generation_0() {
+        assert_eq!((following(1), following(u32::MAX)), (2, 1));
     }
 }

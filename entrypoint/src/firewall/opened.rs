@@ -45,8 +45,13 @@ impl Opened {
         self.until.retain(|(to, name), until| {
             *until > now && !stream_ports.contains(&to.port()) && opens(policy, name, *to)
         });
+        self.all(now)
+    }
+
+    /// All that are open.
+    pub(super) fn all(&self, now: Instant) -> Vec<Kept> {
         let mut kept = BTreeMap::new();
-        for ((to, _), until) in &self.until {
+        for ((to, _), until) in self.until.iter().filter(|(_, until)| **until > now) {
             let left = until.saturating_duration_since(now).as_secs().max(1);
             let left = u32::try_from(left).unwrap_or(u32::MAX);
             let longest = kept.entry(*to).or_insert(left);

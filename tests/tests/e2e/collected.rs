@@ -155,6 +155,11 @@ fn proxy_killed(lab: &Lab) -> anyhow::Result<()> {
     program.send(b"\n")?;
     let (code, shown) = program.finish()?;
     ensure!(code == 56 && shown.contains("403"), "{code}: {shown}");
+    let line = files.session_line()?.context("no session line")?;
+    let detail = line.pointer("/egress_channel/gaps/0/detail");
+    let detail = detail.and_then(Value::as_str).unwrap_or_default();
+    let told = detail.starts_with("the proxy was killed by SIGKILL, and started again");
+    ensure!(told, "{line}");
     says(&files, "gap exited 56 1")
 }
 

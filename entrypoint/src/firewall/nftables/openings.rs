@@ -4,6 +4,7 @@
 //! kernel applies a batch while it is being sent, so that its answer is there at once.
 
 use std::{
+    collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr},
 };
@@ -12,18 +13,20 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkMessage
 use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
     nftables::{
-        DataAttribute, ListAttribute, NfTablesMessage, SetElementAttribute, SetElementList,
-        SetElementMessage,
+        DataAttribute, GenAttribute, GenMessage, ListAttribute, NfTablesMessage,
+        SetElementAttribute, SetElementList, SetElementMessage,
     },
     none::ControlMessage,
 };
 use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 
-use super::TABLE;
+use super::{NFTABLES, TABLE};
+use crate::firewall::opened::Kept;
 
 /// The way to the sets of addresses that the guest may dial.
 pub(super) struct Openings {
     socket: Socket,
+    port: u32,
 }
 
 /// The name of the sets, less the number of their family.
@@ -33,9 +36,24 @@ impl Openings {
     /// Opens the way, which takes `NET_ADMIN` and keeps on taking it.
     pub(super) fn connect() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_NETFILTER)?;
-        socket.bind_auto()?;
+        let port = socket.bind_auto()?.port_number();
         socket.set_non_blocking(true)?;
-        Ok(Self { socket })
+        Ok(Self { socket, port })
+    }
+
+    /// The address of its socket, by which the kernel names who made a change.
+    pub(super) const fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// The number of the ruleset: each transaction, whosoever it is, has the next.
+    pub(super) fn generation(&self) -> io::Result<u32> {
+        let ask = NfTablesMessage::GetGen(GenMessage {
+            attributes: Vec::new(),
+        });
+        self.socket.send(&message(CHANGE, ask, 0), 0)?;
+        let (answer, _) = self.socket.recv_from_full()?;
+        generation_in(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     /// Lets the guest dial these for so many seconds from now, also those that it could dial
@@ -44,20 +62,41 @@ impl Openings {
         let seconds = seconds.clamp(SHORTEST, LONGEST);
         let (v4, v6): (Vec<_>, Vec<_>) = endpoints.iter().partition(|to| to.is_ipv4());
         for (suffix, endpoints) in [("4", v4), ("6", v6)] {
-            for some in endpoints.chunks(BATCH) {
-                let set = format!("{SETS}{suffix}");
-                // One that ran out between two messages of a batch is not there to be deleted.
-                self.refresh(&set, some, seconds)
-                    .or_else(|_| self.refresh(&set, some, seconds))?;
-            }
+            let endpoints: Vec<&SocketAddr> = endpoints;
+            let keys: BTreeMap<_, _> = endpoints
+                .into_iter()
+                .map(|to| (key(*to), seconds))
+                .collect();
+            self.fill(&format!("{SETS}{suffix}"), &keys)?;
+        }
+        Ok(())
+    }
+
+    /// Lets the guest dial these again, each for as long as it has left.
+    pub(super) fn restore(&self, open: &[Kept]) -> io::Result<()> {
+        for (suffix, is_v4) in [("4", true), ("6", false)] {
+            let open = open.iter().filter(|kept| kept.to.is_ipv4() == is_v4);
+            let keys = open.map(|kept| (key(kept.to), kept.seconds)).collect();
+            self.fill(&format!("{SETS}{suffix}"), &keys)?;
+        }
+        Ok(())
+    }
+
+    /// Each key once: what a message deletes twice is not there the second time.
+    fn fill(&self, set: &str, keys: &BTreeMap<Vec<u8>, u32>) -> io::Result<()> {
+        let keys: Vec<_> = keys.iter().collect();
+        for some in keys.chunks(BATCH) {
+            // One that ran out between two messages of a batch is not there to be deleted.
+            self.refresh(set, some)
+                .or_else(|_| self.refresh(set, some))?;
         }
         Ok(())
     }
 
     /// Adding what is there does not change its timeout on every kernel, and deleting what is not
     /// there is an error on every one. So: add, delete, add, in one transaction.
-    fn refresh(&self, set: &str, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
-        let elements = elements(set, endpoints, seconds);
+    fn refresh(&self, set: &str, keys: &[(&Vec<u8>, &u32)]) -> io::Result<()> {
+        let elements = elements(set, keys);
         let add = || NfTablesMessage::NewSetElement(elements.clone());
         let delete = NfTablesMessage::DeleteSetElement(elements.clone());
         let batch = [
@@ -96,18 +135,34 @@ impl Openings {
     }
 }
 
-fn elements(set: &str, endpoints: &[SocketAddr], seconds: u32) -> SetElementMessage {
-    let element = |to: &SocketAddr| {
+fn generation_in(answer: &[u8]) -> Option<u32> {
+    let answer = NetlinkMessage::<NetfilterMessage>::deserialize(answer).ok()?;
+    if let NetlinkPayload::InnerMessage(message) = answer.payload
+        && let NetfilterMessageInner::NfTables(NfTablesMessage::NewGen(generation)) = message.inner
+    {
+        return generation.attributes.iter().find_map(|attribute| {
+            if let GenAttribute::Id(id) = attribute {
+                Some(*id)
+            } else {
+                None
+            }
+        });
+    }
+    None
+}
+
+fn elements(set: &str, keys: &[(&Vec<u8>, &u32)]) -> SetElementMessage {
+    let element = |(key, seconds): &(&Vec<u8>, &u32)| {
         ListAttribute::Element(vec![
-            SetElementAttribute::Key(DataAttribute::Value(key(*to))),
-            SetElementAttribute::Timeout(u64::from(seconds) * 1000),
+            SetElementAttribute::Key(DataAttribute::Value((*key).clone())),
+            SetElementAttribute::Timeout(u64::from(**seconds) * 1000),
         ])
     };
     SetElementMessage {
         attributes: vec![
             SetElementList::Table(TABLE.to_owned()),
             SetElementList::Set(set.to_owned()),
-            SetElementList::Elements(endpoints.iter().map(element).collect()),
+            SetElementList::Elements(keys.iter().map(element).collect()),
         ],
     }
 }
@@ -141,7 +196,6 @@ fn message(
 const CONTROL: (NetfilterProtoFamily, u16) = (NetfilterProtoFamily::Unspec, NFTABLES);
 /// Of a change to a table of both families.
 const CHANGE: (NetfilterProtoFamily, u16) = (NetfilterProtoFamily::Inet, 0);
-const NFTABLES: u16 = 10;
 /// An attribute holds 64 KiB, and an element of IPv6 takes 44 bytes.
 const BATCH: usize = 512;
 const SHORTEST: u32 = 60;
@@ -258,6 +312,52 @@ mod tests {
         ));
         assert!(openings.open(&many[..1], 60).is_err());
         openings.open(&endpoints(&["203.0.113.7:22"]), 60).unwrap();
+    }
+
+    #[test]
+    fn an_address_that_two_names_have_is_opened_like_any_other() {
+        let mut openings = sets();
+        let twice = endpoints(&["203.0.113.7:22", "203.0.113.7:22"]);
+        openings.open(&twice, 60).unwrap();
+        openings.open(&twice, 60).unwrap();
+        assert_eq!(left("allow4").len(), 1);
+    }
+
+    #[test]
+    fn what_was_open_is_open_again_for_as_long_as_it_has_left() {
+        let openings = sets();
+        let kept = |to: &str, seconds| Kept {
+            to: to.parse().unwrap(),
+            seconds,
+        };
+        let open = [
+            kept("203.0.113.7:22", 600),
+            kept("203.0.113.8:22", 20),
+            kept("[2001:db8::7]:22", 60),
+        ];
+        openings.restore(&open).unwrap();
+        let [(seven, long), (eight, short)] = &left("allow4")[..] else {
+            panic!("{:?}", left("allow4"))
+        };
+        assert_eq!(
+            (&**seven, &**eight),
+            ("203.0.113.7 . 22", "203.0.113.8 . 22")
+        );
+        assert!((590..=600).contains(long) && (10..=20).contains(short));
+        assert_eq!(left("allow6").len(), 1);
+        openings.restore(&[]).unwrap();
+    }
+
+    #[test]
+    fn each_transaction_has_the_next_number_whosoever_it_is() {
+        let mut openings = sets();
+        let first = openings.generation().unwrap();
+        openings.open(&endpoints(&["203.0.113.7:22"]), 60).unwrap();
+        assert_eq!(openings.generation().unwrap(), first + 1);
+        nft("list ruleset");
+        assert_eq!(openings.generation().unwrap(), first + 1);
+        nft("add table ip other");
+        assert_eq!(openings.generation().unwrap(), first + 2);
     }
 
     #[test]
