@@ -27,10 +27,9 @@ impl EngineNetwork {
     /// Tries subnets until the engine takes one: others may run these tests at the same time.
     pub(super) fn create(engine: Engine) -> anyhow::Result<Self> {
         let name = format!("egress-{}", unique());
-        let daemon = match engine {
-            Engine::Remapped => Some(Daemon::shared()?),
-            _ => None,
-        };
+        let daemon = (engine == Engine::Remapped)
+            .then(Daemon::shared)
+            .transpose()?;
         let ip = || ip(daemon.as_deref());
         let mut refusal = None;
         for number in 1..=250 {
