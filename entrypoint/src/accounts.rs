@@ -49,6 +49,13 @@ impl Accounts {
             .map(|e| self.user(&e))
     }
 
+    /// Whether a user or a group has this number.
+    pub(crate) fn knows(&self, id: u32) -> bool {
+        let mut users = self.passwd.lines().filter_map(Entry::parse);
+        let mut groups = self.group.lines().filter_map(members);
+        users.any(|user| user.uid == id || user.gid == id) || groups.any(|(gid, _)| gid == id)
+    }
+
     fn user(&self, entry: &Entry<'_>) -> User {
         let mut groups: Vec<u32> = self
             .group
@@ -122,6 +129,14 @@ impl Accounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_is_known_as_a_user_s_or_as_a_group_s() {
+        let accounts = Accounts::of("a:x:7:8::/:\n", "g:x:9:\n");
+        for (id, is_known) in [(7, true), (8, true), (9, true), (10, false)] {
+            assert_eq!(accounts.knows(id), is_known, "{id}");
+        }
+    }
 
     fn accounts() -> Accounts {
         Accounts::of(

@@ -31,6 +31,8 @@ pub(crate) struct Allowlist {
     pub(crate) policy: Policy,
     /// Where clients that know of the proxy find it, on loopback.
     pub(crate) proxy_port: u16,
+    /// Who is to decide.
+    pub(crate) enforce: Enforce,
     /// What may be dialled from outside.
     pub(crate) ingress: Vec<IngressPort>,
     /// Whether somebody must be listening to reports.
@@ -45,6 +47,17 @@ pub(crate) struct Allowlist {
     pub(crate) upstream_proxy: Option<String>,
     /// How many connections the proxy serves at once.
     pub(crate) max_connections: u32,
+}
+
+/// Who decides on what leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Enforce {
+    /// The proxy where the image has one, else addresses.
+    Auto,
+    /// The proxy, by name, or nobody.
+    Name,
+    /// nftables alone, by the addresses that names resolve to.
+    Address,
 }
 
 /// What to do without a collector.
@@ -91,13 +104,14 @@ type Text<'a> = &'a dyn Fn(&'static str) -> Result<Option<String>, Failure>;
 impl Allowlist {
     fn read(list: &str, text: Text<'_>) -> Result<Self, Failure> {
         let policy = allow::policy(list)?;
-        check_enforce(text)?;
+        let enforce = enforce(text)?;
         let socket = text("SANDBOX_REPORT_SOCKET")?;
         let nonce = text("SANDBOX_REPORT_NONCE")?.unwrap_or_default();
         let report = report(text, socket.is_some() || !nonce.is_empty())?;
         Ok(Self {
             policy,
             proxy_port: proxy_port(text)?,
+            enforce,
             ingress: ingress(text)?,
             report,
             transport: transport(text)?,
@@ -112,19 +126,15 @@ impl Allowlist {
     }
 }
 
-/// Address enforcement is refused rather than approximated: see docs/THREAT-MODEL.md.
-fn check_enforce(text: Text<'_>) -> Result<(), Failure> {
+fn enforce(text: Text<'_>) -> Result<Enforce, Failure> {
     match text("SANDBOX_ENFORCE")?.as_deref() {
-        None | Some("" | "auto" | "name") => Ok(()),
-        Some("address") => Err(Failure::config(
-            "SANDBOX_ENFORCE",
-            "enforcement by address is not part of this version",
-            "use `name`, with an image that has the proxy",
-        )),
+        None | Some("" | "auto") => Ok(Enforce::Auto),
+        Some("name") => Ok(Enforce::Name),
+        Some("address") => Ok(Enforce::Address),
         Some(other) => Err(Failure::config(
             "SANDBOX_ENFORCE",
             format_args!("`{other}` is no kind of enforcement"),
-            "use `auto` or `name`",
+            "use `auto`, `name` or `address`",
         )),
     }
 }
@@ -307,8 +317,8 @@ mod tests {
             ("SANDBOX_PROXY_PORT", "0"),
             ("SANDBOX_PROXY_PORT", "65536"),
             ("SANDBOX_PROXY_PORT", "http"),
-            ("SANDBOX_ENFORCE", "address"),
             ("SANDBOX_ENFORCE", "none"),
+            ("SANDBOX_ENFORCE", "NAME"),
             ("SANDBOX_REPORT", "maybe"),
             (TRANSPORT, "pigeon"),
             ("SANDBOX_INGRESS_PORTS", "tcp"),
@@ -354,6 +364,23 @@ mod tests {
                 read(&all).unwrap().allowlist.unwrap().report,
                 report,
                 "{variables:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_decides_is_the_callers_to_say() {
+        for (value, enforce) in [
+            ("", Enforce::Auto),
+            ("auto", Enforce::Auto),
+            ("name", Enforce::Name),
+            ("address", Enforce::Address),
+        ] {
+            let config = read(&[(ALLOW, "example.com"), ("SANDBOX_ENFORCE", value)]);
+            assert_eq!(
+                config.unwrap().allowlist.unwrap().enforce,
+                enforce,
+                "{value:?}"
             );
         }
     }

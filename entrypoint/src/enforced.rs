@@ -1,6 +1,8 @@
 //! The set-up under an allowlist: each step's outcome is needed for the next, and the last is the
 //! guest's start.
 
+mod by_address;
+
 use std::io;
 
 use report::{
@@ -12,16 +14,18 @@ use crate::{
     capabilities,
     channel::Channel,
     config::{Allowlist, Config},
+    decider::Decider,
     environment,
     failure::Failure,
     finish,
     firewall::{Firewall, Plan},
     guest::Guest,
-    identity::Identities,
+    identity::{By, Identities, Unprivileged},
     launch::Launch,
+    limits,
     listeners::Listeners,
     nflog::NfLog,
-    oom,
+    notice, oom,
     outbox::Outbox,
     outcome::Outcome,
     proxy::{self, Proxy},
@@ -48,42 +52,12 @@ impl Enforced {
         clock: RunClock,
     ) -> Result<Self, Failure> {
         capabilities::require("close the network", capabilities::TO_ENFORCE)?;
-        let ipv6 = here.ipv6;
-        let start = start_message(allowlist, &here, clock);
-        let probes = Probes::choose(
-            &allowlist.policy,
-            &here.resolvers,
-            ipv6 == Ipv6::Routed,
-            allowlist.proxy_port,
-        );
-        let listeners = Listeners::bind(allowlist.proxy_port)?;
-        let mut firewall = Firewall::load(plan(allowlist, identities, here, &listeners))?;
-        let mut proxy = Proxy::start(&identities.proxy, &listeners, &start)?;
-        let proof = probes.run_as(&identities.guest)?;
-        prove_counted(&proof, &mut firewall, &mut proxy).await?;
-        let nflog = firewall.logs().then(NfLog::bind).transpose();
-        let nflog = nflog.map_err(Failure::system("read refused packets"))?;
-        let degradations = firewall.degradations();
-        let degradations = degradations.map(|text| Printable::new(&text));
-        let report = Enforcing {
-            enforcement: Enforcement::Name,
-            backend: Printable::new(firewall.backend()),
-            ruleset_digest: Printable::new(firewall.digest()),
-            self_test: proof.results,
-            ipv6,
-            degradations: degradations
-                .chain(proxy.degradations.clone())
-                .chain(nflog.as_ref().and_then(NfLog::degradation))
-                .collect(),
-        };
-        let identity = identities.proxy.clone();
-        let proxy = ProxyWatch::new(identity, listeners, start, proxy);
-        let barrier = Barrier {
-            firewall,
-            proxy,
-            nflog,
-        };
-        Ok(Self { barrier, report })
+        match &identities.by {
+            By::Name(proxy) => by_name(allowlist, &identities.guest, proxy, here, clock).await,
+            By::Address(resolver) => {
+                by_address::set_up(allowlist, &identities.guest, resolver, here).await
+            }
+        }
     }
 
     /// Starts the guest and stays with it.
@@ -99,10 +73,17 @@ impl Enforced {
         let user = identities.guest.user();
         let launch = Launch::confined(&identities.guest)?;
         let mut environment = environment::inherited(std::env::vars_os(), Some(user));
-        environment::add_proxy(&mut environment, allowlist.proxy_port);
-        if allowlist.policy.opens(SSH_PORT) {
-            let proxy = proxy::executable()?;
-            environment::add_ssh(&mut environment, allowlist.proxy_port, &proxy);
+        if let By::Name(_) = identities.by {
+            environment::add_proxy(&mut environment, allowlist.proxy_port);
+            if allowlist.policy.opens(SSH_PORT) {
+                let proxy = proxy::executable()?;
+                environment::add_ssh(&mut environment, allowlist.proxy_port, &proxy);
+            }
+        }
+        if let By::Address(_) = identities.by
+            && let Some(line) = limits::notice(&allowlist.policy)
+        {
+            notice::tell(&line);
         }
         let sacrifice = oom::Sacrifice::prepare();
         self.report.degradations.extend(sacrifice.degradation());
@@ -153,22 +134,71 @@ async fn attend(
     })
 }
 
-/// Every refusal must show up where the record takes it from: the counters and the proxy's word.
-async fn prove_counted(
-    proof: &Proof,
-    firewall: &mut Firewall,
-    proxy: &mut Proxy,
-) -> Result<(), Failure> {
-    let uncounted = |what: &str| {
-        Failure::setup(
-            "self-test",
-            format_args!("{what} was refused but not counted"),
-            "report this as a defect",
-        )
+/// The proxy decides, and whoever does not know of it is brought to it.
+async fn by_name(
+    allowlist: &Allowlist,
+    guest: &Unprivileged,
+    proxy_user: &Unprivileged,
+    here: Surroundings,
+    clock: RunClock,
+) -> Result<Enforced, Failure> {
+    let ipv6 = here.ipv6;
+    let start = start_message(allowlist, &here, clock);
+    let probes = Probes::choose(
+        &allowlist.policy,
+        &here.resolvers,
+        ipv6 == Ipv6::Routed,
+        Some(allowlist.proxy_port),
+    );
+    let listeners = Listeners::bind(allowlist.proxy_port)?;
+    let plan = plan(allowlist, proxy_user, here, &listeners);
+    let mut firewall = Firewall::load(plan)?;
+    let mut proxy = Proxy::start(proxy_user, &listeners, &start)?;
+    let proof = probes.run_as(guest)?;
+    prove_packets_counted(&proof, &mut firewall)?;
+    prove_names_counted(&proof, &mut proxy).await?;
+    let nflog = firewall.logs().then(NfLog::bind).transpose();
+    let nflog = nflog.map_err(Failure::system("read refused packets"))?;
+    let degradations = firewall.degradations();
+    let degradations = degradations.map(|text| Printable::new(&text));
+    let report = Enforcing {
+        enforcement: Enforcement::Name,
+        backend: Printable::new(firewall.backend()),
+        ruleset_digest: Printable::new(firewall.digest()),
+        self_test: proof.results,
+        ipv6,
+        degradations: degradations
+            .chain(proxy.degradations.clone())
+            .chain(nflog.as_ref().and_then(NfLog::degradation))
+            .collect(),
     };
+    let proxy = ProxyWatch::new(proxy_user.clone(), listeners, start, proxy);
+    let barrier = Barrier {
+        firewall,
+        decider: Decider::Proxy(proxy),
+        nflog,
+    };
+    Ok(Enforced { barrier, report })
+}
+
+/// Every refusal must show up where the record takes it from: the counters.
+fn prove_packets_counted(proof: &Proof, firewall: &mut Firewall) -> Result<(), Failure> {
     if !firewall.set_aside(proof.refused_packets)? {
         return Err(uncounted("a packet"));
     }
+    Ok(())
+}
+
+fn uncounted(what: &str) -> Failure {
+    Failure::setup(
+        "self-test",
+        format_args!("{what} was refused but not counted"),
+        "report this as a defect",
+    )
+}
+
+/// And the proxy's word.
+async fn prove_names_counted(proof: &Proof, proxy: &mut Proxy) -> Result<(), Failure> {
     let word = async {
         let mut due = proof.refused_names;
         while due > 0 {
@@ -200,14 +230,14 @@ fn start_message(allowlist: &Allowlist, here: &Surroundings, clock: RunClock) ->
 
 fn plan(
     allowlist: &Allowlist,
-    identities: &Identities,
+    proxy: &Unprivileged,
     here: Surroundings,
     listeners: &Listeners,
 ) -> Plan {
     let mut guarded = policy::guarded_ranges();
     guarded.extend(here.guarded());
     Plan {
-        proxy_uid: identities.proxy.user().uid,
+        proxy_uid: proxy.user().uid,
         redirect4: listeners.redirect4(),
         redirect6: listeners.redirect6(),
         dns4: listeners.dns4(),

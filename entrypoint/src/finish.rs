@@ -28,12 +28,12 @@ pub(crate) async fn finish(
     // Asked first: what follows starts children of PID 1's own.
     let mut exit = guest.exit(ended, 0);
     exit.outlived_root = end_survivors(session, guest, identities).await?;
-    // Looked at now: the proxy is about to end, and then not known by its pid any more.
+    // Looked at now: whoever decides is about to end, and then not known by its pid any more.
     let is_alone = survivors(session)?.is_empty();
-    session.proxy.drain();
+    session.decider.drain();
     let deadline = Instant::now() + DRAIN;
     session
-        .attend_until(guest, deadline, |session| session.proxy.is_drained())
+        .attend_until(guest, deadline, |session| session.decider.is_drained())
         .await?;
     // Whatever was done to the rules while there was a guest has been told of by now.
     session.look_at_rules(guest)?;
@@ -135,7 +135,7 @@ async fn end_survivors(
         }
         // One by one they could fork faster than they are found, and go on unseen after the last
         // number was read.
-        let at_once = everyone::kill_all_of(identities.guest.user(), identities.proxy.user());
+        let at_once = everyone::kill_all_of(identities.guest.user(), identities.by.user());
         for identity in survivors(session)? {
             send(identity, Signal::KILL);
         }
@@ -162,7 +162,7 @@ async fn wait_for_survivors(session: &mut Session, guest: &Guest) -> io::Result<
 
 fn survivors(session: &Session) -> io::Result<Vec<Identity>> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
-    let except: Vec<i32> = session.proxy.pid().into_iter().collect();
+    let except: Vec<i32> = session.decider.pid().into_iter().collect();
     let all = snapshot()?;
     let family = descendants(&all, own, &except);
     let alive = family

@@ -1,7 +1,8 @@
-//! Who the guest and the proxy run as.
+//! Who the guest runs as, and who decides beside PID 1 and as whom.
 
 use crate::{
     accounts::{Accounts, User},
+    config::Enforce,
     failure::Failure,
 };
 
@@ -22,51 +23,84 @@ impl Unprivileged {
     }
 }
 
-/// The guest's and the proxy's identities, which differ, so that the rules can tell them apart.
+/// The guest's identity and that of whom it is judged by, which differ, so that the rules can tell
+/// them apart and neither can touch the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Identities {
     /// Of the guest.
     pub(crate) guest: Unprivileged,
-    /// Of the proxy.
-    pub(crate) proxy: Unprivileged,
+    /// Of whoever decides.
+    pub(crate) by: By,
+}
+
+/// Who decides on what leaves.
+#[derive(Debug, Clone)]
+pub(crate) enum By {
+    /// The proxy, by name, as this user.
+    Name(Unprivileged),
+    /// nftables alone, by the addresses that names resolve to; they are resolved as this user.
+    Address(Unprivileged),
+}
+
+impl By {
+    /// The user that decides, or asks for who does.
+    pub(crate) const fn user(&self) -> &User {
+        let (Self::Name(identity) | Self::Address(identity)) = self;
+        identity.user()
+    }
 }
 
 impl Identities {
-    /// Finds both. `remapped` says that the container's root is not the machine's.
+    /// Finds both. `remapped` says that the container's root is not the machine's, and `has_proxy`
+    /// that the image has the proxy's program.
     pub(crate) fn resolve(
         run_as: Option<&str>,
         accounts: &Accounts,
+        enforce: Enforce,
+        has_proxy: bool,
         remapped: bool,
     ) -> Result<Self, Failure> {
-        let proxy = proxy_user(accounts)?;
-        let refuse = |problem: &str, remedy: &str| Failure::config(RUN_AS, problem, remedy);
-        let run_as = run_as.ok_or_else(|| {
-            refuse(
-                "not set, so the guest would be root under an allowlist",
-                NAME_A_USER,
-            )
-        })?;
-        let guest = Unprivileged::new(run_as_user(run_as, accounts)?).ok_or_else(|| {
-            refuse(
-                "the guest would be root under an allowlist and could undo it",
-                NAME_A_USER,
-            )
-        })?;
-        let uid = guest.user().uid;
-        if uid == proxy.user().uid {
-            return Err(refuse(
+        let proxy = proxy_user(accounts);
+        let by_name = match enforce {
+            Enforce::Name => true,
+            Enforce::Auto => has_proxy && proxy.is_ok(),
+            Enforce::Address => false,
+        };
+        let guest = guest(run_as, accounts, remapped)?;
+        if !by_name {
+            let resolver = resolver_user(proxy.ok(), accounts, &guest)?;
+            let by = By::Address(resolver);
+            return Ok(Self { guest, by });
+        }
+        let proxy = proxy?;
+        if guest.user().uid == proxy.user().uid {
+            return Err(Failure::config(
+                RUN_AS,
                 "the guest would be the proxy's own user",
                 NAME_A_USER,
             ));
         }
-        if remapped && uid == OVERFLOW_UID {
-            return Err(refuse(
-                "65534 stands for the host's root in a remapped container",
-                NAME_A_USER,
-            ));
-        }
-        Ok(Self { guest, proxy })
+        let by = By::Name(proxy);
+        Ok(Self { guest, by })
     }
+}
+
+fn guest(
+    run_as: Option<&str>,
+    accounts: &Accounts,
+    remapped: bool,
+) -> Result<Unprivileged, Failure> {
+    let refuse = |problem: &str| Failure::config(RUN_AS, problem, NAME_A_USER);
+    let run_as =
+        run_as.ok_or_else(|| refuse("not set, so the guest would be root under an allowlist"))?;
+    let guest = Unprivileged::new(run_as_user(run_as, accounts)?)
+        .ok_or_else(|| refuse("the guest would be root under an allowlist and could undo it"))?;
+    if remapped && guest.user().uid == OVERFLOW_UID {
+        return Err(refuse(
+            "65534 stands for the host's root in a remapped container",
+        ));
+    }
+    Ok(guest)
 }
 
 /// Reads `SANDBOX_RUN_AS`: a name, `uid`, or `uid:gid`, with or without an entry.
@@ -111,7 +145,7 @@ fn proxy_user(accounts: &Accounts) -> Result<Unprivileged, Failure> {
         Failure::setup(
             "find the proxy's user",
             cause,
-            "add `sandbox-proxy` to the image, see images/README.md",
+            "add `sandbox-proxy` to the image, see images/README.md, or enforce by `address`",
         )
     };
     let user = accounts
@@ -124,6 +158,36 @@ fn proxy_user(accounts: &Accounts) -> Result<Unprivileged, Failure> {
     Unprivileged::new(bare).ok_or_else(|| missing("`sandbox-proxy` is root in the image"))
 }
 
+/// The proxy's user, which nobody else is, or a number that is nobody's in the image: no process has
+/// it, and no file is its own.
+fn resolver_user(
+    proxy: Option<Unprivileged>,
+    accounts: &Accounts,
+    guest: &Unprivileged,
+) -> Result<Unprivileged, Failure> {
+    let guest = guest.user();
+    if let Some(proxy) = proxy.filter(|proxy| proxy.user().uid != guest.uid) {
+        return Ok(proxy);
+    }
+    let is_guests = |id| guest.uid == id || guest.gid == id || guest.groups.contains(&id);
+    let free = (1..OVERFLOW_UID)
+        .rev()
+        .find(|&id| !is_guests(id) && !accounts.knows(id));
+    let user = free.map(|id| User {
+        uid: id,
+        gid: id,
+        groups: Vec::new(),
+        home: None,
+    });
+    user.and_then(Unprivileged::new).ok_or_else(|| {
+        Failure::setup(
+            "find a user to resolve names as",
+            "every number is somebody's in the image",
+            "remove users from its /etc/passwd",
+        )
+    })
+}
+
 const RUN_AS: &str = "SANDBOX_RUN_AS";
 const PROXY_USER: &str = "sandbox-proxy";
 const NAME_A_USER: &str = "name an unprivileged user of the image, such as `sandbox`";
@@ -132,6 +196,14 @@ const OVERFLOW_UID: u32 = 65534;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn resolve(
+        run_as: Option<&str>,
+        accounts: &Accounts,
+        remapped: bool,
+    ) -> Result<Identities, Failure> {
+        Identities::resolve(run_as, accounts, Enforce::Name, true, remapped)
+    }
 
     fn accounts() -> Accounts {
         Accounts::of(
@@ -151,10 +223,7 @@ mod tests {
             Some("sandbox-proxy"),
             Some("990"),
         ] {
-            assert!(
-                Identities::resolve(run_as, &accounts(), false).is_err(),
-                "{run_as:?}"
-            );
+            assert!(resolve(run_as, &accounts(), false).is_err(), "{run_as:?}");
         }
     }
 
@@ -170,7 +239,7 @@ mod tests {
             "4294967296",
             "1 000",
         ] {
-            let refused = Identities::resolve(Some(run_as), &accounts(), false);
+            let refused = resolve(Some(run_as), &accounts(), false);
             assert!(matches!(refused, Err(Failure::Config { .. })), "{run_as:?}");
         }
     }
@@ -184,9 +253,7 @@ mod tests {
             ("4242", 4242, 4242, vec![]),
             ("4242:8", 4242, 8, vec![]),
         ] {
-            let guest = Identities::resolve(Some(run_as), &accounts(), false)
-                .unwrap()
-                .guest;
+            let guest = resolve(Some(run_as), &accounts(), false).unwrap().guest;
             let user = guest.user();
             assert_eq!(
                 (user.uid, user.gid, &user.groups),
@@ -198,22 +265,67 @@ mod tests {
 
     #[test]
     fn the_overflow_user_is_refused_only_where_it_stands_for_root() {
-        assert!(Identities::resolve(Some("65534"), &accounts(), true).is_err());
-        assert!(Identities::resolve(Some("65534"), &accounts(), false).is_ok());
+        assert!(resolve(Some("65534"), &accounts(), true).is_err());
+        assert!(resolve(Some("65534"), &accounts(), false).is_ok());
     }
 
     #[test]
     fn the_proxy_is_in_no_group_but_its_own() {
-        let proxy = Identities::resolve(Some("sandbox"), &accounts(), false)
-            .unwrap()
-            .proxy;
+        let by = resolve(Some("sandbox"), &accounts(), false).unwrap().by;
+        let By::Name(proxy) = by else {
+            panic!("{by:?}")
+        };
         assert_eq!(proxy.user().groups, Vec::<u32>::new());
     }
 
     #[test]
     fn an_image_without_the_proxy_user_is_refused() {
-        let refused = Identities::resolve(Some("1000"), &Accounts::default(), false);
+        let refused = resolve(Some("1000"), &Accounts::default(), false);
         assert!(matches!(refused, Err(Failure::Setup { .. })));
+    }
+
+    fn by(accounts: &Accounts, enforce: Enforce, has_proxy: bool) -> Option<By> {
+        Identities::resolve(Some("1000"), accounts, enforce, has_proxy, false)
+            .ok()
+            .map(|identities| identities.by)
+    }
+
+    #[test]
+    fn names_decide_where_the_image_has_the_proxy_and_its_user_and_else_addresses() {
+        for (accounts, has_proxy, by_name) in [
+            (accounts(), true, true),
+            (accounts(), false, false),
+            (Accounts::default(), true, false),
+            (Accounts::default(), false, false),
+        ] {
+            let found = by(&accounts, Enforce::Auto, has_proxy);
+            assert_eq!(matches!(found, Some(By::Name(_))), by_name, "{found:?}");
+            assert_eq!(matches!(found, Some(By::Address(_))), !by_name, "{found:?}");
+            let asked = by(&accounts, Enforce::Address, has_proxy);
+            assert!(matches!(asked, Some(By::Address(_))), "{asked:?}");
+        }
+        assert!(by(&Accounts::default(), Enforce::Name, true).is_none());
+    }
+
+    #[test]
+    fn names_are_resolved_as_the_proxy_s_user_or_as_nobody() {
+        let uid = |accounts: &Accounts, run_as: &str| {
+            let found = Identities::resolve(Some(run_as), accounts, Enforce::Address, false, false);
+            match found.unwrap().by {
+                By::Address(user) => user.user().clone(),
+                By::Name(user) => panic!("{user:?}"),
+            }
+        };
+        assert_eq!(uid(&accounts(), "1000").uid, 990);
+        assert_eq!(
+            uid(&accounts(), "990").uid,
+            65533,
+            "the guest has the proxy's"
+        );
+        let taken = Accounts::of("a:x:65533:1::/:\n", "b:x:65532:\n");
+        let nobody = uid(&taken, "65531");
+        assert_eq!((nobody.uid, nobody.gid), (65530, 65530));
+        assert!(nobody.groups.is_empty());
     }
 
     #[test]
@@ -246,7 +358,7 @@ mod tests {
     #[test]
     fn a_proxy_user_that_is_root_is_refused() {
         let accounts = Accounts::of("sandbox-proxy:x:0:0::/:\n", "");
-        let line = Identities::resolve(Some("1000"), &accounts, false)
+        let line = resolve(Some("1000"), &accounts, false)
             .unwrap_err()
             .one_line();
         assert!(line.contains("`sandbox-proxy` is root"), "{line}");
@@ -254,7 +366,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_variable_and_the_user() {
-        let line = Identities::resolve(Some("nosuch"), &accounts(), false)
+        let line = resolve(Some("nosuch"), &accounts(), false)
             .unwrap_err()
             .one_line();
         assert!(

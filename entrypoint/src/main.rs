@@ -5,11 +5,13 @@
 
 mod account;
 mod accounts;
+mod addresses;
 mod allow;
 mod by_number;
 mod capabilities;
 mod channel;
 mod config;
+mod decider;
 mod enforced;
 mod environment;
 mod everyone;
@@ -21,14 +23,19 @@ mod guest;
 mod identity;
 mod ingress;
 mod launch;
+mod limits;
+mod link;
 mod listeners;
 mod nflog;
+mod notice;
 mod oom;
 mod outbox;
 mod outcome;
 mod proxy;
 mod readiness;
 mod receiving;
+mod renewal;
+mod resolver;
 mod run;
 mod self_test;
 mod session;
@@ -42,26 +49,16 @@ mod watch;
 
 use std::{
     ffi::{OsStr, OsString},
-    io::Write as _,
+    io,
     process::ExitCode,
 };
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os();
-    if arguments.next().as_deref() == Some(OsStr::new(self_test::VERB)) {
-        let plan = arguments.next().unwrap_or_default();
-        let attempted = self_test::attempt_all(&plan.to_string_lossy());
-        return attempted.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
-    }
+    let name = arguments.next().unwrap_or_default();
     let arguments: Vec<OsString> = arguments.collect();
-    if stream::is_asked_for(&arguments) {
-        return match stream::stream() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                complain(&error.to_string());
-                ExitCode::FAILURE
-            }
-        };
+    if let Some(served) = serve(&name, &arguments) {
+        return served.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
     }
     #[expect(
         clippy::disallowed_methods,
@@ -71,18 +68,29 @@ fn main() -> ExitCode {
     match run::run(arguments, &lookup) {
         Ok(outcome) => {
             if let Some(complaint) = outcome.complaint {
-                complain(&complaint);
+                notice::tell(&complaint);
             }
             outcome.code
         }
         Err(failure) => {
-            complain(&failure.one_line());
+            notice::tell(&failure.one_line());
             failure.exit_code().into()
         }
     }
 }
 
-/// One line on standard error; if that is gone too, the exit code has to do.
-fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr(), "sandbox-entrypoint: {line}");
+/// What this program does for PID 1 or the host under another verb; `None` where it is to be PID 1.
+fn serve(name: &OsStr, arguments: &[OsString]) -> Option<io::Result<()>> {
+    if name == self_test::VERB {
+        let plan = arguments.first().cloned().unwrap_or_default();
+        Some(self_test::attempt_all(&plan.to_string_lossy()))
+    } else if name == resolver::VERB {
+        Some(resolver::serve())
+    } else if stream::is_asked_for(arguments) {
+        let streamed = stream::stream();
+        let tell = |error: &_| notice::tell(&ToString::to_string(error));
+        Some(streamed.inspect_err(tell).map_err(io::Error::other))
+    } else {
+        None
+    }
 }

@@ -20,7 +20,8 @@ use rustix::{
 use tokio::io::Interest;
 
 use crate::{
-    failure::Failure, guest::Ended, identity::Unprivileged, launch::Launch, listeners::Listeners,
+    failure::Failure, guest::Ended, identity::Unprivileged, launch::Launch, link::parse,
+    listeners::Listeners,
 };
 
 /// A proxy that serves.
@@ -76,7 +77,6 @@ impl Proxy {
                 return Err(fail(io::Error::other("it spoke before it was ready")));
             }
         };
-        ours.set_nonblocking(true).map_err(fail)?;
         Ok(Self {
             pid: child.id().cast_signed(),
             degradations,
@@ -207,13 +207,6 @@ fn first_answer(mut stream: &UnixStream, reader: &mut FrameReader) -> io::Result
             Err(error) => return Err(error),
         }
     }
-}
-
-fn parse(reader: &mut FrameReader) -> io::Result<Option<FromProxy>> {
-    let line = reader.next_line().map_err(io::Error::other)?;
-    line.map(serde_json::from_slice)
-        .transpose()
-        .map_err(io::Error::from)
 }
 
 /// Beside PID 1's own executable: wherever an image puts the two, they are put together.

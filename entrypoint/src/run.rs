@@ -22,6 +22,7 @@ use crate::{
     launch::Launch,
     outbox::Outbox,
     outcome::Outcome,
+    proxy,
     signals::{Arrived, Signals},
     surroundings::Surroundings,
 };
@@ -111,7 +112,13 @@ async fn enforce(
     require_root()?;
     let accounts = Accounts::read().map_err(Failure::system("read the user database"))?;
     let here = Surroundings::observe().map_err(Failure::system("look at the network"))?;
-    let identities = Identities::resolve(config.run_as.as_deref(), &accounts, here.remapped)?;
+    let identities = Identities::resolve(
+        config.run_as.as_deref(),
+        &accounts,
+        allowlist.enforce,
+        proxy::executable().is_ok(),
+        here.remapped,
+    )?;
     let mut outbox = Outbox::new(clock);
     let mut channel = Channel::open(allowlist, identities.guest.user().uid, &mut outbox).await?;
     match Enforced::set_up(allowlist, &identities, here, clock).await {

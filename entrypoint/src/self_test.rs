@@ -28,7 +28,8 @@ pub(crate) struct Probes {
     tcp: Vec<SocketAddr>,
     udp: Vec<SocketAddr>,
     dns: Vec<SocketAddr>,
-    proxy: SocketAddr,
+    /// Absent where addresses decide, and whoever may not be asked is refused by the rules.
+    proxy: Option<SocketAddr>,
 }
 
 impl Probes {
@@ -37,7 +38,7 @@ impl Probes {
         policy: &Policy,
         resolvers: &[IpAddr],
         ipv6: bool,
-        proxy_port: u16,
+        proxy_port: Option<u16>,
     ) -> Self {
         let redirected = policy.stream_ports();
         let v4 = UNLISTED4.iter().map(|&ip| IpAddr::V4(ip));
@@ -58,14 +59,17 @@ impl Probes {
             ];
             found.into_iter().flatten().collect()
         };
+        // Where addresses decide, the container's own resolver may be asked, wherever it is.
+        let may_be_asked = proxy_port.is_none() && resolvers.contains(&EMBEDDED_RESOLVER.into());
+        let embedded = (!may_be_asked).then_some(EMBEDDED_RESOLVER);
         Self {
             tcp: both(&UNUSED_PORTS),
             udp: both(&UNUSED_PORTS),
             dns: both(&[53])
                 .into_iter()
-                .chain([SocketAddr::from((EMBEDDED_RESOLVER, 53))])
+                .chain(embedded.map(|resolver| SocketAddr::from((resolver, 53))))
                 .collect(),
-            proxy: SocketAddr::from((Ipv4Addr::LOCALHOST, proxy_port)),
+            proxy: proxy_port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))),
         }
     }
 
@@ -100,7 +104,7 @@ impl Probes {
             .map_err(|error| fail(error.to_string()))?;
         let outcomes: Vec<(String, Outcome)> = serde_json::from_slice(&output.stdout)
             .map_err(|error| fail(format!("the probes gave no result: {error}")))?;
-        Proof::judge(outcomes).map_err(fail)
+        Proof::judge(outcomes, self.needed()).map_err(fail)
     }
 
     /// Tries everything. This is the other process.
@@ -122,12 +126,28 @@ impl Probes {
             .udp
             .iter()
             .map(|to| (named("udp", to), attempt::udp(*to)));
-        let dns = self
-            .dns
-            .iter()
-            .map(|to| (named(local(to, "dns"), to), attempt::dns(*to)));
-        let connect = std::iter::once(("connect".to_owned(), attempt::connect(self.proxy)));
+        let dns = self.dns.iter().flat_map(|to| {
+            let name = named(local(to, "dns"), to);
+            match self.proxy {
+                Some(_) => vec![(name, attempt::dns(*to))],
+                None => vec![
+                    (name, attempt::refused_question(*to)),
+                    (named(local(to, "dns_tcp"), to), attempt::tcp(*to)),
+                ],
+            }
+        });
+        let connect = self
+            .proxy
+            .map(|proxy| ("connect".to_owned(), attempt::connect(proxy)));
         tcp.chain(udp).chain(dns).chain(connect).collect()
+    }
+
+    /// What must be among the results: without it they would prove nothing.
+    const fn needed(&self) -> &[&str] {
+        match self.proxy {
+            Some(_) => &["connect", "dns4"],
+            None => &["dns4", "dns_tcp4"],
+        }
     }
 }
 
@@ -143,7 +163,7 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    fn judge(outcomes: Vec<(String, Outcome)>) -> Result<Self, String> {
+    fn judge(outcomes: Vec<(String, Outcome)>, needed: &[&str]) -> Result<Self, String> {
         let mut results = Vec::new();
         let (mut refused_packets, mut refused_names) = (0, 0);
         for (name, outcome) in outcomes {
@@ -167,7 +187,7 @@ impl Proof {
             });
         }
         let tried = |name| results.iter().any(|result| result.name.as_str() == name);
-        if let Some(missing) = ["connect", "dns4"].into_iter().find(|name| !tried(*name)) {
+        if let Some(missing) = needed.iter().find(|name| !tried(**name)) {
             return Err(format!("probe {missing} was not tried"));
         }
         Ok(Self {
@@ -213,9 +233,11 @@ const UNLISTED6: [Ipv6Addr; 2] = [
 mod tests {
     use super::*;
 
+    const NEEDED: [&str; 2] = ["connect", "dns4"];
+
     fn choose(list: &str, resolvers: &[&str]) -> Probes {
         let resolvers: Vec<IpAddr> = resolvers.iter().map(|r| r.parse().unwrap()).collect();
-        Probes::choose(&Policy::parse(list).unwrap(), &resolvers, true, 3128)
+        Probes::choose(&Policy::parse(list).unwrap(), &resolvers, true, Some(3128))
     }
 
     #[test]
@@ -233,20 +255,43 @@ mod tests {
     fn one_probe_that_gets_through_is_no_proof() {
         let refused = || ("tcp4".to_owned(), Outcome::Refused);
         let through = ("udp4".to_owned(), Outcome::NotRefused("answered".into()));
-        assert!(Proof::judge(vec![refused(), through]).is_err());
+        assert!(Proof::judge(vec![refused(), through], &NEEDED).is_err());
         assert!(
-            Proof::judge(vec![refused()]).is_err(),
+            Proof::judge(vec![refused()], &NEEDED).is_err(),
             "the proxy was not tried"
         );
         let proxy = |name: &str| (name.to_owned(), Outcome::NoSuchName);
-        assert!(Proof::judge(vec![refused(), proxy("connect")]).is_err());
-        let proof = Proof::judge(vec![refused(), proxy("connect"), proxy("dns4")]).unwrap();
+        assert!(Proof::judge(vec![refused(), proxy("connect")], &NEEDED).is_err());
+        let proof =
+            Proof::judge(vec![refused(), proxy("connect"), proxy("dns4")], &NEEDED).unwrap();
         assert_eq!((proof.refused_packets, proof.refused_names), (1, 2));
     }
 
     #[test]
+    fn where_addresses_decide_nobody_but_the_containers_resolvers_may_be_asked() {
+        let policy = Policy::parse("example.com").unwrap();
+        let aims = |resolver: &str| {
+            let resolver = [resolver.parse().unwrap()];
+            let probes = Probes::choose(&policy, &resolver, false, None);
+            assert_eq!((probes.proxy, probes.needed()[1]), (None, "dns_tcp4"));
+            probes
+                .dns
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(aims("127.0.0.11"), ["192.0.2.1:53"]);
+        assert_eq!(aims("192.0.2.1"), ["198.51.100.1:53", "127.0.0.11:53"]);
+    }
+
+    #[test]
     fn without_ipv6_only_ipv4_is_tried() {
-        let probes = Probes::choose(&Policy::parse("example.com").unwrap(), &[], false, 3128);
+        let probes = Probes::choose(
+            &Policy::parse("example.com").unwrap(),
+            &[],
+            false,
+            Some(3128),
+        );
         assert!(
             probes
                 .tcp
@@ -260,7 +305,7 @@ mod tests {
     #[test]
     fn a_list_that_names_every_candidate_leaves_nothing_to_aim_at() {
         let list = "192.0.2.0/24:*,198.51.100.0/24:*,203.0.113.0/24:*";
-        let probes = Probes::choose(&Policy::parse(list).unwrap(), &[], false, 3128);
+        let probes = Probes::choose(&Policy::parse(list).unwrap(), &[], false, Some(3128));
         assert!(probes.tcp.is_empty() && probes.udp.is_empty(), "{probes:?}");
     }
 

@@ -9,6 +9,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 use crate::{
     account::Account,
     channel::Channel,
+    decider::{Decider, Happening},
     everyone,
     firewall::{Finding, Firewall},
     guest::{Ended, Guest},
@@ -18,7 +19,6 @@ use crate::{
     signals::{Arrived, AsyncSignals},
     steering::{Next, Order, Steering, Step},
     tamper::{Answer, TamperWatch},
-    watch::{Happening, ProxyWatch},
 };
 
 /// Everything that PID 1 attends to.
@@ -27,8 +27,8 @@ pub(crate) struct Session {
     pub(crate) account: Account,
     /// The way to the host, while there is one.
     pub(crate) channel: Option<Channel>,
-    /// The proxy, kept running.
-    pub(crate) proxy: ProxyWatch,
+    /// Whoever decides, kept running.
+    pub(crate) decider: Decider,
     /// The rules. Whatever is changed of them is changed through this.
     pub(crate) firewall: Firewall,
     tamper: TamperWatch,
@@ -46,8 +46,8 @@ pub(crate) struct Session {
 pub(crate) struct Barrier {
     /// The rules.
     pub(crate) firewall: Firewall,
-    /// What decides by name.
-    pub(crate) proxy: ProxyWatch,
+    /// Whoever decides.
+    pub(crate) decider: Decider,
     /// What the rules refused.
     pub(crate) nflog: Option<NfLog>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Barrier {
 /// What woke PID 1.
 enum Event {
     Signal(io::Result<Arrived>),
-    Proxy(Happening),
+    Decider(Happening),
     Packets(io::Result<Vec<RefusedPacket>>),
     Rules(io::Result<Finding>),
     Channel(Vec<Order>),
@@ -76,7 +76,7 @@ impl Session {
     ) -> Self {
         let Barrier {
             firewall,
-            proxy,
+            decider,
             nflog,
         } = barrier;
         let mut heartbeat = interval(HEARTBEAT);
@@ -85,8 +85,8 @@ impl Session {
             tamper: TamperWatch::new(&account),
             account,
             channel,
+            decider,
             firewall,
-            proxy,
             nflog,
             signals,
             steering,
@@ -128,7 +128,7 @@ impl Session {
         let Self {
             account,
             channel,
-            proxy,
+            decider,
             firewall,
             nflog,
             signals,
@@ -139,7 +139,7 @@ impl Session {
         } = self;
         tokio::select! {
             signal = signals.next() => Event::Signal(signal),
-            happening = proxy.next() => Event::Proxy(happening),
+            happening = decider.next() => Event::Decider(happening),
             packets = refused(nflog.as_mut()) => Event::Packets(packets),
             finding = firewall.changed() => Event::Rules(finding),
             orders = pump(channel.as_mut(), &mut account.outbox) => Event::Channel(orders),
@@ -152,8 +152,8 @@ impl Session {
     fn handle(&mut self, event: Event, guest: &Guest) -> io::Result<Option<Ended>> {
         match event {
             Event::Signal(signal) => return Ok(self.handle_signal(signal?, guest)),
-            Event::Proxy(happening) => {
-                self.proxy
+            Event::Decider(happening) => {
+                self.decider
                     .handle(happening, &mut self.account, &mut self.firewall);
                 self.steer();
                 // The proxy has already gathered what belongs together.
@@ -186,7 +186,7 @@ impl Session {
 
     fn handle_signal(&mut self, signal: Arrived, guest: &Guest) -> Option<Ended> {
         match signal {
-            Arrived::Child => return guest.reap(|pid, ended| self.proxy.note_end(pid, ended)),
+            Arrived::Child => return guest.reap(|pid, ended| self.decider.note_end(pid, ended)),
             Arrived::ForGuest(number) => guest.forward(number),
             Arrived::FromTerminal(number) => guest.signal(number),
             Arrived::Ignored => {}
@@ -209,8 +209,8 @@ impl Session {
             Answer::GoOn => Ok(()),
             Answer::EndGuest => {
                 guest.signal(Signal::KILL.as_raw());
-                let Identities { guest, proxy } = &self.identities;
-                everyone::kill_all_of(guest.user(), proxy.user())
+                let Identities { guest, by } = &self.identities;
+                everyone::kill_all_of(guest.user(), by.user())
             }
         }
     }
@@ -235,7 +235,7 @@ impl Session {
     /// Brings lists into force as far as that goes now.
     fn steer(&mut self) {
         loop {
-            let arrived = self.steering.arrived(self.proxy.decides_by());
+            let arrived = self.steering.arrived(self.decider.decides_by());
             self.tell(arrived);
             match self.steering.step() {
                 Some(Step::Follow(next)) => self.follow(*next),
@@ -247,12 +247,12 @@ impl Session {
 
     /// The rules first: whatever comes of the rest, they hold the guest to the new list.
     fn follow(&mut self, next: Next) {
-        if self.proxy.is_drained() {
+        if self.decider.is_drained() {
             let refused = self.steering.give_up("the run is about to end");
             return self.tell(refused);
         }
         match self.firewall.follow(&next.policy) {
-            Ok(()) => self.proxy.succeed(next.succession),
+            Ok(()) => self.decider.succeed(next.succession),
             Err(failure) => {
                 let refused = self.steering.give_up(&failure.one_line());
                 self.tell(refused);

@@ -236,8 +236,8 @@ fn describe(error: &io::Error, end: Option<Ended>) -> String {
     }
 }
 
-/// Doubles from 50 ms up to 5 s: a proxy that cannot live must not keep the machine busy.
-fn backoff(failures: u32) -> Duration {
+/// Doubles from 50 ms up to 5 s: what cannot live must not keep the machine busy.
+pub(crate) fn backoff(failures: u32) -> Duration {
     let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
     Duration::from_millis(50)
         .saturating_mul(factor)

@@ -225,10 +225,24 @@ impl NetworkMode {
 /// Who decides under an allowlist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Enforce {
-    /// The proxy, by host name.
+    /// The proxy, by host name; an image without it is refused.
     Name,
-    /// nftables alone, by address: not available yet.
+    /// nftables alone, by the addresses that names resolve to: whoever shares one is reachable too.
     Address,
+    /// By name where the image has the proxy and its user, else by address.
+    Auto,
+}
+
+impl Enforce {
+    /// The word in the log, and for the entrypoint.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Name => "name",
+            Self::Address => "address",
+            Self::Auto => "auto",
+        }
+    }
 }
 
 /// What to do when the container cannot report.

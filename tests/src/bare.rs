@@ -66,7 +66,7 @@ impl Lab {
     pub fn check(&self, case: &Case) -> anyhow::Result<()> {
         self.internet.reset()?;
         let subnet = self.internet.subnet();
-        let guest = Bare::create(&self.programs, &self.internet)?;
+        let guest = Bare::create(&self.programs, &self.internet, case.proxy)?;
         let channel = Channel::open(guest.directory.path(), Terms::random(None)?)?;
         let mut env = vec![];
         if case.network == Network::Allowlist {
@@ -77,6 +77,8 @@ impl Lab {
                 ("SANDBOX_REPORT_NONCE", channel.nonce().expose().to_owned()),
                 ("SANDBOX_RUN_ID", "bare".to_owned()),
             ]);
+            let enforce = case.enforce.clone();
+            env.extend(enforce.map(|by| ("SANDBOX_ENFORCE", by)));
         }
         let env = env
             .into_iter()
@@ -203,7 +205,7 @@ struct Bare {
 }
 
 impl Bare {
-    fn create(programs: &Programs, internet: &Internet) -> anyhow::Result<Self> {
+    fn create(programs: &Programs, internet: &Internet, proxy: bool) -> anyhow::Result<Self> {
         let namespace = Namespace::create("guest")?;
         internet.plug_guest(&namespace, ADDRESS)?;
         output_of(namespace.command("sh").args(["-c", CARELESS]))
@@ -213,7 +215,7 @@ impl Bare {
             namespace,
             directory,
         };
-        bare.lay_files(programs, internet)
+        bare.lay_files(programs, internet, proxy)
             .context("lay the files of a guest")?;
         Ok(bare)
     }
@@ -241,7 +243,12 @@ impl Bare {
         self.directory.path().join(name)
     }
 
-    fn lay_files(&self, programs: &Programs, internet: &Internet) -> anyhow::Result<()> {
+    fn lay_files(
+        &self,
+        programs: &Programs,
+        internet: &Internet,
+        proxy: bool,
+    ) -> anyhow::Result<()> {
         for name in ["etc", "bin", "workspace"] {
             fs::create_dir(self.path(name))?;
         }
@@ -258,7 +265,8 @@ impl Bare {
             fs::write(self.path(name), text)?;
             open_to(&self.path(name), 0o644)?;
         }
-        for program in ["sandbox-entrypoint", "sandbox-egress-proxy"] {
+        let proxy = proxy.then_some("sandbox-egress-proxy");
+        for program in ["sandbox-entrypoint"].into_iter().chain(proxy) {
             place(&programs.path(program), &self.path("bin").join(program))?;
         }
         open_to(&self.path("workspace"), 0o777)?;

@@ -26,6 +26,11 @@ pub struct Case {
     /// The allowlist. An entry that ends in `@lab` is written once for each of the lab's networks.
     #[serde(default)]
     allow: Vec<String>,
+    /// Who is asked to decide; nobody is told where it does not say.
+    pub enforce: Option<String>,
+    /// Whether the proxy is in the image. In namespaces only.
+    #[serde(default = "yes")]
+    pub proxy: bool,
     /// How many names the allowlist has besides, which nobody asks for.
     #[serde(default)]
     filler: usize,
@@ -44,7 +49,7 @@ pub struct Case {
     lacks: Vec<String>,
     /// Further arguments of `host-collector run`.
     #[serde(default)]
-    pub arguments: Vec<String>,
+    arguments: Vec<String>,
     /// Where the case makes sense; everywhere if it does not say.
     #[serde(default = "everywhere")]
     runs_in: Vec<Place>,
@@ -199,6 +204,13 @@ impl Case {
         vec![interpreter.to_owned(), "-c".to_owned(), subnet.fill(script)]
     }
 
+    /// What `host-collector run` is told besides.
+    #[must_use]
+    pub fn arguments(&self) -> Vec<String> {
+        let enforce = self.enforce.iter().map(|by| format!("--enforce={by}"));
+        enforce.chain(self.arguments.iter().cloned()).collect()
+    }
+
     /// The variables of the container on `subnet`.
     pub fn env(&self, subnet: Subnet) -> impl Iterator<Item = (String, String)> {
         let lacks = (!self.lacks.is_empty()).then(|| ("LACKS".to_owned(), self.lacks.join(" ")));
@@ -315,6 +327,10 @@ fn files_below(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 const NFT: &str = "nft";
+
+const fn yes() -> bool {
+    true
+}
 
 fn everywhere() -> Vec<Place> {
     vec![Place::Namespaces, Place::Docker, Place::Podman]

@@ -251,7 +251,7 @@ impl Lab {
                 .map(|(name, value)| format!("--engine-arg=--env={name}={value}")),
         );
         command
-            .args(&case.arguments)
+            .args(case.arguments())
             .args([BASE, "--"])
             .args(case.command(subnet));
         let finished = Running::start(&mut command)?.finish()?;

@@ -96,8 +96,10 @@ impl Expected {
         }
         let told: Vec<_> = members(line, "egress_degradations").collect();
         let has = |part: &String| {
-            told.iter()
-                .any(|told| told.as_str().is_some_and(|told| told.contains(part)))
+            told.iter().any(|told| {
+                told.as_str()
+                    .is_some_and(|told| told.contains(&subnet.fill(part)))
+            })
         };
         let missing = self.degradations.iter().filter(|part| !has(part));
         wrong.extend(missing.map(|part| format!("{part:?} is in none of {told:?}")));

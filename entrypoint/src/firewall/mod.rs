@@ -9,15 +9,16 @@ mod plan;
 mod program;
 
 use std::{
+    collections::BTreeMap,
     io,
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
-use policy::{HostName, Policy};
+use policy::{AddressRule, HostName, Policy};
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use self::plan::Plan;
+pub(crate) use self::plan::{AddressPlan, Plan};
 use self::{legacy::Tables, nftables::Table, opened::Opened};
 use crate::failure::Failure;
 
@@ -27,12 +28,16 @@ pub(crate) const LOG_GROUP: u16 = 4100;
 const LOG_SNAPLEN: u32 = 128;
 /// Packets that the kernel gathers before it wakes PID 1.
 const LOG_THRESHOLD: u32 = 64;
+/// Of openings, at which those are looked for that have ended.
+const MANY: usize = 4096;
 const LOAD: &str = "load the firewall";
 
 /// Loaded rules. Nothing runs in the container before there are some.
 pub(crate) struct Firewall {
     backend: Backend,
-    plan: Plan,
+    plan: Loaded,
+    /// What addresses of names were opened on, where addresses decide.
+    ranges: BTreeMap<AddressRule, Instant>,
     /// What the guest was let dial.
     opened: Opened,
     digest: String,
@@ -41,6 +46,12 @@ pub(crate) struct Firewall {
     /// Of rules that were in force before.
     carried: Counters,
     degradations: Vec<String>,
+}
+
+/// What the rules were made of.
+enum Loaded {
+    ByName(Plan),
+    ByAddress(AddressPlan),
 }
 
 /// What is to be opened.
@@ -98,13 +109,20 @@ impl Firewall {
     ///
     /// Must be called within the runtime.
     pub(crate) fn load(plan: Plan) -> Result<Self, Failure> {
-        let nftables = match Table::load(&plan) {
-            Ok((table, loaded)) => return Ok(Self::with(plan, Backend::Nftables(table), &loaded)),
+        let nftables = match Table::load(&plan.ruleset()) {
+            Ok((table, loaded)) => {
+                return Ok(Self::with(
+                    Loaded::ByName(plan),
+                    Backend::Nftables(table),
+                    &loaded,
+                ));
+            }
             Err(failure) => failure,
         };
         match Tables::load(&plan) {
             Ok((tables, loaded)) => {
-                let mut firewall = Self::with(plan, Backend::Legacy(tables), &loaded);
+                let mut firewall =
+                    Self::with(Loaded::ByName(plan), Backend::Legacy(tables), &loaded);
                 let cause = nftables.cause();
                 firewall.degradations = vec![format!("nftables could not be used: {cause}")];
                 Ok(firewall)
@@ -113,10 +131,19 @@ impl Firewall {
         }
     }
 
-    fn with(plan: Plan, backend: Backend, loaded: &str) -> Self {
+    /// Loads the rules of `plan`, under which addresses decide alone. That takes sets which forget,
+    /// and so nftables.
+    pub(crate) fn load_by_address(plan: AddressPlan) -> Result<Self, Failure> {
+        let (table, loaded) = Table::load(&plan.ruleset())?;
+        let plan = Loaded::ByAddress(plan);
+        Ok(Self::with(plan, Backend::Nftables(table), &loaded))
+    }
+
+    fn with(plan: Loaded, backend: Backend, loaded: &str) -> Self {
         Self {
             backend,
             plan,
+            ranges: BTreeMap::new(),
             opened: Opened::default(),
             digest: hex(&Sha256::digest(loaded)),
             set_aside: Counters::default(),
@@ -191,13 +218,48 @@ impl Firewall {
     ///
     /// Established connections go on: what was authorised is the connection.
     pub(crate) fn follow(&mut self, policy: &Policy) -> Result<(), Failure> {
-        let plan = self.plan.following(policy);
+        let Loaded::ByName(plan) = &self.plan else {
+            return Err(Failure::setup(
+                "change the list",
+                "addresses decide, and their rules stand for the whole run",
+                "start another run",
+            ));
+        };
+        let plan = plan.following(policy);
         let kept = self.opened.keep(policy, Instant::now());
         match &mut self.backend {
             Backend::Nftables(table) => table.follow(&plan, &kept)?,
             Backend::Legacy(tables) => tables.follow(&plan, &kept)?,
         }
-        self.plan = plan;
+        self.plan = Loaded::ByName(plan);
+        Ok(())
+    }
+
+    /// The same where a name has the address, on all ports of a range that the plan has.
+    pub(crate) fn open_range(&mut self, opening: AddressRule, seconds: u32) -> io::Result<()> {
+        match &mut self.backend {
+            Backend::Nftables(table) => table.open_range(opening, seconds)?,
+            // What addresses decide by is never loaded there.
+            Backend::Legacy(_) => return Err(io::ErrorKind::Unsupported.into()),
+        }
+        let now = Instant::now();
+        if self.ranges.len() >= MANY {
+            self.ranges.retain(|_, until| *until > now);
+        }
+        self.ranges
+            .insert(opening, now + Duration::from_secs(seconds.into()));
+        Ok(())
+    }
+
+    /// Each for as long as it has left.
+    fn reopen_ranges(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        for (opening, until) in std::mem::take(&mut self.ranges) {
+            let left = until.saturating_duration_since(now).as_secs();
+            if left > 0 {
+                self.open_range(opening, u32::try_from(left).unwrap_or(u32::MAX))?;
+            }
+        }
         Ok(())
     }
 
@@ -211,10 +273,19 @@ impl Firewall {
     pub(crate) fn reload(&mut self, at_least: Counters) -> Result<(), Failure> {
         let counted = self.counters().unwrap_or(self.carried);
         let open = self.opened.all(Instant::now());
-        match &mut self.backend {
-            Backend::Nftables(table) => table.reload(&self.plan, &open)?,
-            Backend::Legacy(tables) => tables.follow(&self.plan, &open)?,
+        match (&mut self.backend, &self.plan) {
+            (Backend::Nftables(table), Loaded::ByName(plan)) => {
+                table.reload(&plan.ruleset(), &open)?;
+            }
+            (Backend::Nftables(table), Loaded::ByAddress(plan)) => {
+                table.reload(&plan.ruleset(), &open)?;
+            }
+            (Backend::Legacy(tables), Loaded::ByName(plan)) => tables.follow(plan, &open)?,
+            // What addresses decide by is never loaded there.
+            (Backend::Legacy(_), Loaded::ByAddress(_)) => {}
         }
+        self.reopen_ranges()
+            .map_err(Failure::system("open again what was open"))?;
         self.carried = counted.map2(at_least, u64::max);
         self.set_aside = Counters::default();
         self.counters().map(drop)

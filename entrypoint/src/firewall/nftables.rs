@@ -1,11 +1,13 @@
 //! The rules as one table of nftables: loaded whole or not at all, and its counters read back.
 
+mod by_address;
 mod change;
 mod incoming;
 mod nft;
 mod notices;
 mod openings;
 mod others;
+mod outgoing;
 mod ruleset;
 mod terms;
 mod transaction;
@@ -13,6 +15,7 @@ mod transaction;
 use std::{io, net::SocketAddr};
 
 use ::nftables::schema::Nftables;
+use policy::AddressRule;
 use serde::Deserialize;
 
 use self::{
@@ -35,9 +38,9 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Loads the rules of `plan` in one transaction, and returns that transaction as well.
-    pub(super) fn load(plan: &Plan) -> Result<(Self, String), Failure> {
-        let transaction = apply(&plan.ruleset())?;
+    /// Loads a ruleset in one transaction, and returns that transaction as well.
+    pub(super) fn load(ruleset: &Nftables<'static>) -> Result<(Self, String), Failure> {
+        let transaction = apply(ruleset)?;
         let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
         let notices = Notices::listen().map_err(Failure::system(WATCH))?;
         let known = openings.generation().map_err(Failure::system(WATCH))?;
@@ -68,9 +71,13 @@ impl Table {
     }
 
     /// Makes the table anew, whatever has become of it, with what was open.
-    pub(super) fn reload(&mut self, plan: &Plan, open: &[Kept]) -> Result<(), Failure> {
+    pub(super) fn reload(
+        &mut self,
+        ruleset: &Nftables<'static>,
+        open: &[Kept],
+    ) -> Result<(), Failure> {
         let earlier = self.look().map_err(Failure::system(WATCH))?;
-        let meanwhile = self.transact(&plan.ruleset())?;
+        let meanwhile = self.transact(ruleset)?;
         // What was changed before is mended now. What was overridden is not.
         self.found = match earlier {
             Finding::Overridden(_) => earlier,
@@ -135,6 +142,11 @@ impl Table {
             None if seen.lost => Finding::Changed(UNSEEN.to_owned()),
             None => Finding::Nothing,
         }
+    }
+
+    /// The same of an address on a range of ports.
+    pub(super) fn open_range(&mut self, opening: AddressRule, seconds: u32) -> io::Result<()> {
+        self.openings.open_range(opening, seconds)
     }
 
     /// What was counted since the table was loaded.
@@ -260,7 +272,7 @@ mod tests {
     fn table() -> Table {
         let alone = ::nix::sched::unshare(::nix::sched::CloneFlags::CLONE_NEWNET);
         alone.expect("this test needs root");
-        Table::load(&plan()).unwrap().0
+        Table::load(&plan().ruleset()).unwrap().0
     }
 
     fn plan() -> Plan {
@@ -291,7 +303,7 @@ mod tests {
     async fn what_overrides_the_rules_is_found_and_not_forgotten_when_they_are_loaded_again() {
         let mut table = table();
         nft("add table ip x; add chain ip x y { type nat hook output priority -150; }");
-        table.reload(&plan(), &[]).unwrap();
+        table.reload(&plan().ruleset(), &[]).unwrap();
         let found = table.changed().await.unwrap();
         assert!(matches!(found, Finding::Overridden(_)), "{found:?}");
     }

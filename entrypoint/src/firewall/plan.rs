@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use policy::{AddressRule, Policy};
+use policy::{AddressRule, Policy, PortRange};
 
 use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
 
@@ -48,10 +48,34 @@ impl Plan {
     }
 
     /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
-    pub(super) fn root_uids(&self) -> impl Iterator<Item = u32> {
-        let overflow = self.here.remapped.then_some(OVERFLOW_UID);
-        [0].into_iter().chain(overflow)
+    pub(super) fn root_uids(&self) -> impl Iterator<Item = u32> + use<> {
+        root_uids(&self.here)
     }
+}
+
+/// Everything that these rules depend on.
+#[derive(Debug, Clone)]
+pub(crate) struct AddressPlan {
+    /// The ports that some name may be reached on.
+    pub(crate) ports: BTreeSet<PortRange>,
+    /// What may be reached by address.
+    pub(crate) ranges: Vec<AddressRule>,
+    /// What must not be, whatever resolves to it.
+    pub(crate) denied: Vec<AddressRule>,
+    /// Guarded ranges that an entry names.
+    pub(crate) lifted: Vec<IpNet>,
+    /// What no name may lead to.
+    pub(crate) guarded: Vec<IpNet>,
+    /// What may be dialled from outside.
+    pub(crate) ingress: Vec<IngressPort>,
+    /// The container's addresses, gateways and resolvers.
+    pub(crate) here: Surroundings,
+}
+
+/// Root, as this namespace sees it: the daemon's root too, where the container's is another.
+pub(super) fn root_uids(here: &Surroundings) -> impl Iterator<Item = u32> + use<> {
+    let overflow = here.remapped.then_some(OVERFLOW_UID);
+    [0].into_iter().chain(overflow)
 }
 
 /// What never leaves, by destination.

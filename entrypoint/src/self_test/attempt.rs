@@ -51,6 +51,14 @@ pub(super) fn dns(to: SocketAddr) -> Outcome {
     }
 }
 
+/// Where there is no proxy to answer, the rules must refuse the question at once.
+pub(super) fn refused_question(to: SocketAddr) -> Outcome {
+    match exchange(to, &question()) {
+        Ok(_) => Outcome::NotRefused(format!("{to} answered")),
+        Err(error) => judge_error(&error),
+    }
+}
+
 fn exchange(to: SocketAddr, datagram: &[u8]) -> io::Result<Vec<u8>> {
     let any: IpAddr = if to.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()

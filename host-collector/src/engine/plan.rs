@@ -70,6 +70,8 @@ pub struct Guard {
     pub allow: String,
     /// The secret of the report channel.
     pub nonce: Secret,
+    /// `name`, `address` or `auto`.
+    pub enforce: &'static str,
     /// `required` or `best-effort`.
     pub report: &'static str,
 }
@@ -222,7 +224,7 @@ impl Plan {
             ),
         ]);
         self.give("SANDBOX_EGRESS_ALLOW", &guard.allow);
-        self.give("SANDBOX_ENFORCE", "name");
+        self.give("SANDBOX_ENFORCE", guard.enforce);
         self.give("SANDBOX_REPORT", guard.report);
         self.give(
             "SANDBOX_REPORT_SOCKET",
@@ -304,6 +306,7 @@ mod tests {
             channel: "/r/channel".into(),
             allow: "a.example,b.example".into(),
             nonce,
+            enforce: "name",
             report: "required",
         };
         Launch {

@@ -60,9 +60,6 @@ pub enum ConfigError {
         /// The system's answer.
         source: io::Error,
     },
-    /// An option of a later version.
-    #[error("--enforce address: not available yet; use --enforce name")]
-    Address,
     /// A terminal that is none.
     #[error("--tty: standard input is no terminal; leave --tty out")]
     NoTerminal,
@@ -150,19 +147,18 @@ mod tests {
     #[test]
     fn every_refusal_is_one_line_with_a_remedy() {
         let image = Printable::new("img\nx");
-        let config: [ConfigError; 5] = [
+        let config: [ConfigError; 4] = [
             ConfigError::UnusedList("none"),
             ConfigError::Workspace {
                 path: "/w".into(),
                 source: io::ErrorKind::NotFound.into(),
             },
-            ConfigError::Address,
             ConfigError::NoTerminal,
             ConfigError::NoCommand(image.clone()),
         ];
         for error in config {
             let line = RunError::from(error).to_string();
-            let remedies = ["leave", "name a directory", "use --enforce", "give one"];
+            let remedies = ["leave", "name a directory", "give one"];
             assert!(
                 !line.contains('\n') && remedies.iter().any(|r| line.contains(r)),
                 "{line}"

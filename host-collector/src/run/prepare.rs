@@ -126,6 +126,7 @@ impl Place {
             allow: hand_over(policy, &channel)?,
             channel,
             nonce: terms.nonce.clone(),
+            enforce: args.enforce.as_str(),
             report: args.report.as_str(),
         });
         Ok(Self {

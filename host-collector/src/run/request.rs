@@ -15,7 +15,7 @@ use super::{
 use crate::{
     allow::allowlist,
     attend::Launcher,
-    cli::{Enforce, NetworkMode, RunArgs},
+    cli::{NetworkMode, RunArgs},
     engine::{EngineKind, WORKSPACE, check_arguments},
     environment::Environment,
     session::{Launched, PolicyIdentity},
@@ -52,9 +52,6 @@ impl Request {
         let is_allowlist = args.network == NetworkMode::Allowlist;
         if !is_allowlist && !args.allow.is_empty() {
             return Err(ConfigError::UnusedList(args.network.as_str()));
-        }
-        if args.enforce == Enforce::Address {
-            return Err(ConfigError::Address);
         }
         let own_terminal = args.tty && !args.detach && launcher == Launcher::Ours;
         if own_terminal && !rustix::termios::isatty(rustix::stdio::stdin()) {
@@ -137,7 +134,7 @@ impl Request {
             engine: Some(engine.as_str().to_owned()),
             runtime: args.runtime.clone(),
             network: Some(args.network.as_str().to_owned()),
-            egress_enforcement_requested: policy.map(|_| "name".to_owned()),
+            egress_enforcement_requested: policy.map(|_| args.enforce.as_str().to_owned()),
             egress_allow: policy.map(Policy::entries),
             egress_policy: policy.map(|policy| PolicyIdentity {
                 digest: policy.digest().to_string(),
@@ -217,10 +214,6 @@ mod tests {
             (
                 &["--network", "none", "--allow", "a.example", "img"],
                 "no effect with --network none",
-            ),
-            (
-                &["--enforce", "address", "--allow", "a.example", "img"],
-                "not available yet",
             ),
             (
                 &["--workspace", "/nowhere", "--allow", "a.example", "img"],
@@ -346,6 +339,16 @@ mod tests {
         );
         assert_eq!(record.egress_policy.unwrap().generation, 1);
         assert_eq!(record.egress_enforcement_requested.as_deref(), Some("name"));
+    }
+
+    #[tokio::test]
+    async fn the_record_says_who_was_asked_to_decide() {
+        for by in ["name", "address", "auto"] {
+            let arguments = ["--enforce", by, "--allow", "a.example", "img"];
+            let request = check(&arguments).await.unwrap();
+            let record = request.record(&parsed(&arguments), EngineKind::Docker, Vec::new());
+            assert_eq!(record.egress_enforcement_requested.as_deref(), Some(by));
+        }
     }
 
     #[tokio::test]

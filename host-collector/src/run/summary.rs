@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use policy::Policy;
-use report::{ChannelState, Printable};
+use report::{ChannelState, Enforcement, Printable};
 
 use crate::{
     session::{DeniedHost, Session},
@@ -23,6 +23,9 @@ pub fn summary(session: &Session) -> String {
         (Some(count), _) => push_refused(&mut line, "", count, hosts),
         (None, Some(count)) => push_refused(&mut line, "at least ", count, hosts),
         (None, None) => {}
+    }
+    if network.egress_enforcement == Some(Enforcement::Address) {
+        line.push_str("; enforced by address: whoever shares an allowed one was reachable");
     }
     let allow = suggestions(hosts);
     if !allow.is_empty() {
@@ -236,6 +239,17 @@ mod tests {
                 "{host:?}"
             );
         }
+    }
+
+    #[test]
+    fn enforcement_by_address_says_what_it_is() {
+        let mut session = session(ChannelState::Complete, 0, Vec::new());
+        session.network.egress_enforcement = Some(Enforcement::Name);
+        assert!(!summary(&session).contains("address"));
+        session.network.egress_enforcement = Some(Enforcement::Address);
+        let line = summary(&session);
+        let told = "; enforced by address: whoever shares an allowed one was reachable";
+        assert!(line.ends_with(told), "{line}");
     }
 
     #[test]

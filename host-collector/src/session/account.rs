@@ -133,6 +133,8 @@ impl Network {
         let distinct = account.refused().distinct();
         let reached = account.reached().pick(SHOWN);
         let enforcing = account.enforcing();
+        // Where addresses decide nobody sees what is let through: that is not the same as nothing.
+        let is_seen = enforcing.is_none_or(|e| e.enforcement != Enforcement::Address);
         Self {
             egress_enforcement: enforcing.map(|e| e.enforcement),
             egress_degradations: enforcing
@@ -154,10 +156,10 @@ impl Network {
             egress_denied_hosts: Some(refused.into_iter().map(denied_host).collect()),
             egress_denied_hosts_distinct: Some(distinct.count),
             egress_denied_hosts_distinct_estimated: distinct.estimated,
-            egress_allowed: Some(totals.connections),
+            egress_allowed: is_seen.then_some(totals.connections),
             egress_ech_offered: totals.ech_offered,
             egress_hosts_truncated: account.reached().distinct().count > reached.len() as u64,
-            egress_hosts: Some(reached.into_iter().map(reached_host).collect()),
+            egress_hosts: is_seen.then(|| reached.into_iter().map(reached_host).collect()),
             ..Self::default()
         }
     }
@@ -416,27 +418,37 @@ mod tests {
         assert!(network.egress_denied_hosts_distinct_estimated);
     }
 
+    /// Of a run that was enforced so, without these.
+    fn enforced(enforcement: Enforcement, degradations: &[&str]) -> Network {
+        let word = Printable::new("x");
+        let degradations = degradations.iter().map(|text| Printable::new(text));
+        let enforcing = report::Enforcing {
+            enforcement,
+            backend: word.clone(),
+            ruleset_digest: word,
+            self_test: Vec::new(),
+            ipv6: report::Ipv6::Routed,
+            degradations: degradations.collect(),
+        };
+        let said = vec![Body::Enforcing(enforcing)];
+        Network::of(&attendance(said, PeerEnd::Exited))
+    }
+
+    #[test]
+    fn where_addresses_decide_nothing_is_said_of_what_was_let_through() {
+        let allowed = |network: Network| {
+            let is_told = network.egress_allowed.or(network.egress_allowed_at_least);
+            (is_told.is_some(), network.egress_hosts.is_some())
+        };
+        assert_eq!(allowed(enforced(Enforcement::Name, &[])), (true, true));
+        let by_address = enforced(Enforcement::Address, &[]);
+        assert_eq!(by_address.egress_denied_at_least, Some(0));
+        assert_eq!(allowed(by_address), (false, false));
+    }
+
     #[test]
     fn what_was_done_without_is_a_field_only_where_there_is_something() {
-        let enforcing = |degradations: &[&str]| {
-            let word = Printable::new("x");
-            let degradations = degradations
-                .iter()
-                .map(|text| Printable::new(text))
-                .collect();
-            let enforcing = report::Enforcing {
-                enforcement: Enforcement::Name,
-                backend: word.clone(),
-                ruleset_digest: word,
-                self_test: Vec::new(),
-                ipv6: report::Ipv6::Routed,
-                degradations,
-            };
-            Network::of(&attendance(
-                vec![Body::Enforcing(enforcing)],
-                PeerEnd::Exited,
-            ))
-        };
+        let enforcing = |degradations: &[&str]| enforced(Enforcement::Name, degradations);
         assert_eq!(enforcing(&[]).egress_degradations, None);
         assert_eq!(
             enforcing(&["no NFLOG"]).egress_degradations.unwrap(),

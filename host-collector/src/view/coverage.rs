@@ -24,6 +24,9 @@ pub fn blanks(session: &Session) -> Vec<Blank> {
     for why in network(session) {
         add("network", why);
     }
+    if let Some(why) = enforcement(session) {
+        add("enforcement", why);
+    }
     for degradation in session.network.egress_degradations.iter().flatten() {
         add("enforcement", Printable::new(degradation).to_string());
     }
@@ -65,6 +68,20 @@ pub fn blanks(session: &Session) -> Vec<Blank> {
         Some(_) => {}
     }
     blanks
+}
+
+/// Whether it was somebody else who decided than who was asked to. What it means who decided is among
+/// what was done without.
+fn enforcement(session: &Session) -> Option<String> {
+    let by = word(&session.network.egress_enforcement?);
+    let asked = session.launch.egress_enforcement_requested.as_deref()?;
+    let differs = asked != "auto" && asked != by;
+    differs.then(|| {
+        format!(
+            "{} was asked for, and it was by {by}",
+            Printable::new(asked)
+        )
+    })
 }
 
 fn network(session: &Session) -> Vec<String> {
@@ -132,7 +149,7 @@ fn sampled(session: &Session) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use report::GapKind;
+    use report::{Enforcement, GapKind};
 
     use super::*;
     use crate::session::{ChannelRecord, GapRecord, Network, Processes};
@@ -211,6 +228,27 @@ mod tests {
         sampled.network.egress_denied_hosts_distinct = Some(5000);
         sampled.network.egress_denied_hosts_distinct_estimated = true;
         assert!(whys(&sampled, "network")[0].starts_with("0 of about 5000"));
+    }
+
+    #[test]
+    fn an_enforcement_that_was_not_asked_for_is_said_to_be_one() {
+        let enforced = |asked: &str, by| {
+            let mut session = session(ChannelState::Complete, Vec::new());
+            session.launch.egress_enforcement_requested = Some(asked.to_owned());
+            session.network.egress_enforcement = Some(by);
+            whys(&session, "enforcement")
+        };
+        for (asked, by) in [
+            ("name", Enforcement::Name),
+            ("auto", Enforcement::Name),
+            ("auto", Enforcement::Address),
+            ("address", Enforcement::Address),
+        ] {
+            assert_eq!(enforced(asked, by), [""; 0], "{asked}");
+        }
+        let told = enforced("name", Enforcement::Address);
+        assert_eq!(told, ["name was asked for, and it was by address"]);
+        assert_eq!(enforced("name", Enforcement::None).len(), 1);
     }
 
     #[test]

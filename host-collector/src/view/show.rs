@@ -7,7 +7,7 @@ use std::{
 };
 
 use jiff::{Timestamp, tz::TimeZone};
-use report::{ChannelState, Printable};
+use report::{ChannelState, Enforcement, Printable};
 
 use super::{
     ViewError,
@@ -216,9 +216,12 @@ fn changed(change: &PolicyChange) -> String {
 fn network(session: &Session, out: &mut String) -> fmt::Result {
     let (launch, network) = (&session.launch, &session.network);
     if let Some(mode) = &launch.network {
-        let by = network
-            .egress_enforcement
-            .map(|by| format!(", enforced by {}", word(&by)));
+        let by = network.egress_enforcement.map(|by| match by {
+            Enforcement::Address => {
+                ", enforced by address: whoever shares an allowed one was reachable".to_owned()
+            }
+            Enforcement::Name | Enforcement::None => format!(", enforced by {}", word(&by)),
+        });
         field(out, "network", &format!("{mode}{}", by.unwrap_or_default()))?;
     }
     if let Some(allow) = &launch.egress_allow {

@@ -12,6 +12,7 @@ mod digest;
 mod entry;
 mod error;
 mod fault;
+mod filter;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
@@ -43,6 +44,7 @@ pub use decision::{Decision, Denial, Permit};
 pub use digest::Digest;
 pub use error::PolicyError;
 pub use fault::ErrorCode;
+pub use filter::NameRule;
 pub use guard::{guarded_ranges, is_guarded};
 pub use host::{Destination, Host, HostError};
 pub use name::{HostName, HostNameError};

@@ -114,7 +114,7 @@ pub(crate) fn is_denied(rules: &Rules, address: IpAddr) -> bool {
 }
 
 /// The ports at which the verdict may change: it is the same from each to the next.
-fn bounds<'a>(rules: impl Iterator<Item = &'a Rule>) -> BTreeSet<u16> {
+pub(crate) fn bounds<'a>(rules: impl Iterator<Item = &'a Rule>) -> BTreeSet<u16> {
     let ranges = rules.flat_map(|rule| rule.terms.port_ranges());
     let edges = ranges.flat_map(|range| [Some(range.low()), range.high().checked_add(1)]);
     // What is demanded by default is another on 80 and on 443 than around them.
@@ -122,7 +122,7 @@ fn bounds<'a>(rules: impl Iterator<Item = &'a Rule>) -> BTreeSet<u16> {
     edges.chain(defaults).flatten().collect()
 }
 
-fn stretches(bounds: &BTreeSet<u16>) -> impl Iterator<Item = (u16, u16)> + '_ {
+pub(crate) fn stretches(bounds: &BTreeSet<u16>) -> impl Iterator<Item = (u16, u16)> + '_ {
     let ends = bounds.iter().skip(1).map(|next| next - 1);
     bounds.iter().copied().zip(ends.chain([u16::MAX]))
 }

@@ -41,9 +41,7 @@ impl AddressRule {
 /// A packet shows no protocol, so a deny of one protocol is cut out like any other: the filter may
 /// refuse what the proxy would have let through, never the other way round.
 pub(crate) fn address_rules(rules: &Rules) -> Vec<AddressRule> {
-    let denies: Vec<AddressRule> = ranges(rules, Effect::Deny)
-        .flat_map(|(_, net, rule)| on_ports(net, rule))
-        .collect();
+    let denies = denied(rules);
     let mut pieces: Vec<AddressRule> = ranges(rules, Effect::Allow)
         .flat_map(|(id, net, rule)| {
             let earlier = earlier_allows(rules, id, net);
@@ -55,6 +53,25 @@ pub(crate) fn address_rules(rules: &Rules) -> Vec<AddressRule> {
         .collect();
     pieces.sort_unstable();
     pieces
+}
+
+/// Whether deny entries about addresses leave nothing of this.
+pub(crate) fn is_denied(rules: &Rules, opening: AddressRule) -> bool {
+    let covering = rules
+        .covering_net(opening.net)
+        .filter(|(_, rule)| rule.terms.effect == Effect::Deny);
+    let denies: Vec<AddressRule> = covering
+        .filter_map(|(_, rule)| Some((rule.range?, rule)))
+        .flat_map(|(net, rule)| on_ports(net, rule))
+        .collect();
+    without(opening, &denies).is_empty()
+}
+
+/// What the address entries deny. A packet shows no protocol: a deny of one is a deny.
+pub(crate) fn denied(rules: &Rules) -> Vec<AddressRule> {
+    ranges(rules, Effect::Deny)
+        .flat_map(|(_, net, rule)| on_ports(net, rule))
+        .collect()
 }
 
 /// The ranges in which the guard is lifted for some destination, less what is denied altogether.

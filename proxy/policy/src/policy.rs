@@ -13,6 +13,7 @@ use crate::digest::Digest;
 use crate::entry::{Effect, Terms};
 use crate::error::PolicyError;
 use crate::fault::{ErrorCode, Fault};
+use crate::filter::NameRule;
 use crate::host::Destination;
 use crate::name::HostName;
 use crate::naming::NamePermit;
@@ -23,7 +24,7 @@ use crate::similar::Similar;
 use crate::stream::StreamKind;
 use crate::verdict::{Outcome, Verdict};
 use crate::warning::{self, Warning};
-use crate::{grammar, guard, hint, list, naming, net, window};
+use crate::{filter, grammar, guard, hint, list, naming, net, window};
 
 /// Which destinations are allowed.
 ///
@@ -226,6 +227,36 @@ impl Policy {
     #[must_use]
     pub fn lifted_ranges(&self) -> Vec<IpNet> {
         packet::lifted_ranges(&self.rules)
+    }
+
+    /// The names that the list spells out, with what may be opened to them where addresses decide.
+    #[must_use]
+    pub fn name_rules(&self) -> Vec<NameRule> {
+        filter::name_rules(&self.rules)
+    }
+
+    /// The entries that allow names which nobody can know beforehand: where addresses decide, they
+    /// allow nothing.
+    pub fn wildcards(&self) -> impl Iterator<Item = &str> {
+        filter::wildcards(&self.rules)
+    }
+
+    /// What may be opened where the name of `rule` resolved to `addresses`: no guarded one that no
+    /// entry about the name lifts, none that is denied altogether, v4-mapped ones as IPv4. What is
+    /// denied on some of the ports is left to [`Policy::denied_addresses`].
+    #[must_use]
+    pub fn openings(&self, rule: &NameRule, addresses: &[IpAddr]) -> Vec<AddressRule> {
+        let canonical = addresses.iter().map(IpAddr::to_canonical);
+        let open = canonical.flat_map(|address| rule.openings(address, self.is_guarded(address)));
+        open.filter(|opening| !packet::is_denied(&self.rules, *opening))
+            .collect()
+    }
+
+    /// What address entries deny: for a packet filter, which must refuse it before it opens anything
+    /// to a name.
+    #[must_use]
+    pub fn denied_addresses(&self) -> Vec<AddressRule> {
+        packet::denied(&self.rules)
     }
 
     /// The number of entries, repeated ones counted once.

@@ -140,13 +140,26 @@ struct Record {
     cname: Option<String>,
     #[serde(default)]
     addresses: Vec<IpAddr>,
+    /// The hosts of these numbers besides.
+    #[serde(default)]
+    hosts: Vec<u8>,
+    /// Where the name is from the second question on.
+    #[serde(default)]
+    then: Vec<u8>,
+    /// How long answers may be kept, in seconds.
+    #[serde(default = "a_minute")]
+    ttl: u32,
 }
 
 /// What the name server knows of one name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) cname: Option<String>,
     pub(crate) addresses: Vec<IpAddr>,
+    /// What takes their place from the second question of a type on, unless it is nothing.
+    pub(crate) then: Vec<IpAddr>,
+    /// How long an answer may be kept, in seconds.
+    pub(crate) ttl: u32,
 }
 
 /// Lower-case names without their last dot.
@@ -170,13 +183,17 @@ impl Plan {
                 Entry {
                     cname: None,
                     addresses: host.addresses(subnet),
+                    then: Vec::new(),
+                    ttl: a_minute(),
                 },
             )
         });
         let records = self.records.iter().map(|record| {
             let entry = Entry {
                 cname: record.cname.clone(),
-                addresses: record.addresses.clone(),
+                addresses: [record.addresses.clone(), both(&record.hosts, subnet)].concat(),
+                then: both(&record.then, subnet),
+                ttl: record.ttl,
             };
             (record.name.clone(), entry)
         });
@@ -213,6 +230,18 @@ impl Host {
         .into_iter()
         .flat_map(|(ports, service)| ports.iter().map(move |port| (*port, service)))
     }
+}
+
+/// The addresses of the hosts with these numbers.
+fn both(numbers: &[u8], subnet: Subnet) -> Vec<IpAddr> {
+    let pairs = numbers
+        .iter()
+        .map(|&last| [subnet.v4(last).into(), subnet.v6(last).into()]);
+    pairs.flatten().collect()
+}
+
+const fn a_minute() -> u32 {
+    60
 }
 
 fn both_families() -> Vec<Family> {

@@ -12,11 +12,11 @@ use sandbox_egress_tests::{
     programs::public_directory,
     terminal::OnTerminal,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{LabTest, image::Image, on_terminal};
 
-pub(crate) const TESTS: [(&str, LabTest); 14] = [
+pub(crate) const TESTS: [(&str, LabTest); 15] = [
     ("a-terminal-keeps-its-size-and-its-interrupt", terminal),
     ("jobs-are-controlled-from-a-terminal", jobs),
     ("a-terminal-is-left-as-it-was", terminal_left),
@@ -37,6 +37,10 @@ pub(crate) const TESTS: [(&str, LabTest); 14] = [
         proxy_killed,
     ),
     ("an-image-without-the-proxy-is-refused", without_proxy),
+    (
+        "an-image-without-the-proxy-is-enforced-by-address-where-that-will-do",
+        by_address,
+    ),
     ("an-image-without-nft-is-refused", without_nft),
     (
         "an-image-without-the-entrypoint-is-refused",
@@ -214,6 +218,36 @@ fn without_proxy(lab: &Lab) -> anyhow::Result<()> {
         run(lab, &files, &image.name, "echo started"),
         &["sandbox-egress-proxy"],
     )
+}
+
+fn by_address(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let image = Image::by_address(lab)?;
+    let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
+    let dial = |last| {
+        let address = lab.internet().subnet().v4(last);
+        format!("(exec 3<>/dev/tcp/{address}/443)")
+    };
+    let guest = format!("{} && ! {}", dial(10), dial(66));
+    command.args(["--enforce", "auto", &image.name, "--", "bash", "-c", &guest]);
+    let finished = Running::start(&mut command)?.finish()?;
+    ensure!(finished.code == 0, "{finished:?}");
+    ensure!(
+        finished.stderr.contains("enforced by address"),
+        "{finished:?}"
+    );
+    let line = files.session_line()?.context("no session line")?;
+    let word = |field| line.get(field).and_then(Value::as_str);
+    ensure!(word("egress_enforcement") == Some("address"), "{line}");
+    ensure!(
+        word("egress_enforcement_requested") == Some("auto"),
+        "{line}"
+    );
+    ensure!(line.get("egress_denied") == Some(&json!(1)), "{line}");
+    // Nobody saw what was let through, which is not the same as nothing.
+    ensure!(line.get("egress_hosts").is_none(), "{line}");
+    ensure!(line.get("egress_allowed").is_none(), "{line}");
+    Ok(())
 }
 
 fn without_nft(lab: &Lab) -> anyhow::Result<()> {

@@ -32,6 +32,13 @@ impl Image {
         Self::build(lab.engine(), "without-proxy", dockerfile)
     }
 
+    /// The base image less the proxy.
+    pub(crate) fn by_address(lab: &Lab) -> anyhow::Result<Self> {
+        let dockerfile = "FROM sandbox-egress/base\nUSER 0\n\
+                          RUN [\"rm\", \"/usr/local/bin/sandbox-egress-proxy\"]\n";
+        Self::build(lab.engine(), "by-address", dockerfile)
+    }
+
     /// Our programs and users, and no nft.
     pub(crate) fn without_nft(lab: &Lab) -> anyhow::Result<Self> {
         let dockerfile = "FROM sandbox-egress/layer\nCOPY passwd /etc/passwd\n\

@@ -1,4 +1,4 @@
-//! Lets the guest reach what it resolved: adds to the sets that the rules look into, by netlink.
+//! Lets the guest reach what names resolved to: adds to the sets that the rules look into, by netlink.
 //!
 //! A process of nft for each answer would take a thousand times as long, and PID 1 waits for it. The
 //! kernel applies a batch while it is being sent, so that its answer is there at once.
@@ -20,6 +20,8 @@ use netlink_packet_netfilter::{
 };
 use netlink_sys::{Socket, protocols::NETLINK_NETFILTER};
 
+use policy::{AddressRule, PortRange};
+
 use super::{NFTABLES, TABLE};
 use crate::firewall::opened::Kept;
 
@@ -31,6 +33,17 @@ pub(super) struct Openings {
 
 /// The name of the sets, less the number of their family.
 pub(super) const SETS: &str = "allow";
+
+/// Whether so many ports have sets of their own: a set of addresses with a port would hold each
+/// address as often as there are ports.
+pub(super) const fn is_wide(ports: PortRange) -> bool {
+    ports.high() - ports.low() >= WIDE
+}
+
+/// The name of the sets of a wide range of ports, less the number of their family.
+pub(super) fn wide_set(ports: PortRange) -> String {
+    format!("ports_{}_{}_", ports.low(), ports.high())
+}
 
 impl Openings {
     /// Opens the way, which takes `NET_ADMIN` and keeps on taking it.
@@ -65,7 +78,7 @@ impl Openings {
             let endpoints: Vec<&SocketAddr> = endpoints;
             let keys: BTreeMap<_, _> = endpoints
                 .into_iter()
-                .map(|to| (key(*to), seconds))
+                .map(|to| (endpoint_key(*to), seconds))
                 .collect();
             self.fill(&format!("{SETS}{suffix}"), &keys)?;
         }
@@ -76,10 +89,27 @@ impl Openings {
     pub(super) fn restore(&self, open: &[Kept]) -> io::Result<()> {
         for (suffix, is_v4) in [("4", true), ("6", false)] {
             let open = open.iter().filter(|kept| kept.to.is_ipv4() == is_v4);
-            let keys = open.map(|kept| (key(kept.to), kept.seconds)).collect();
+            let keys = open
+                .map(|kept| (endpoint_key(kept.to), kept.seconds))
+                .collect();
             self.fill(&format!("{SETS}{suffix}"), &keys)?;
         }
         Ok(())
+    }
+
+    /// The same where a name has the address, on all ports of a range that the ruleset knows.
+    pub(super) fn open_range(&mut self, opening: AddressRule, seconds: u32) -> io::Result<()> {
+        let address = opening.net.addr();
+        if is_wide(opening.ports) {
+            let suffix = if address.is_ipv4() { '4' } else { '6' };
+            let set = format!("{}{suffix}", wide_set(opening.ports));
+            let seconds = seconds.clamp(SHORTEST, LONGEST);
+            let keys = BTreeMap::from([(address_key(address), seconds)]);
+            return self.fill(&set, &keys);
+        }
+        let ports = opening.ports.low()..=opening.ports.high();
+        let endpoints: Vec<_> = ports.map(|port| SocketAddr::new(address, port)).collect();
+        self.open(&endpoints, seconds)
     }
 
     /// Each key once: what a message deletes twice is not there the second time.
@@ -169,12 +199,15 @@ fn elements(set: &str, keys: &[(&Vec<u8>, &u32)]) -> SetElementMessage {
 
 /// Address and port in the order of the network, each filled up to four bytes: how the kernel holds
 /// a concatenation.
-fn key(to: SocketAddr) -> Vec<u8> {
-    let address = match to.ip() {
+fn endpoint_key(to: SocketAddr) -> Vec<u8> {
+    [&address_key(to.ip())[..], &to.port().to_be_bytes(), &[0, 0]].concat()
+}
+
+fn address_key(address: IpAddr) -> Vec<u8> {
+    match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
-    };
-    [&address[..], &to.port().to_be_bytes(), &[0, 0]].concat()
+    }
 }
 
 fn message(
@@ -200,6 +233,8 @@ const CHANGE: (NetfilterProtoFamily, u16) = (NetfilterProtoFamily::Inet, 0);
 const BATCH: usize = 512;
 const SHORTEST: u32 = 60;
 const LONGEST: u32 = 86_400;
+/// The most ports, less one, that are opened one by one.
+const WIDE: u16 = 16;
 
 #[cfg(test)]
 mod tests {
@@ -358,6 +393,37 @@ mod tests {
         assert_eq!(openings.generation().unwrap(), first + 1);
         nft("add table ip other");
         assert_eq!(openings.generation().unwrap(), first + 2);
+    }
+
+    #[test]
+    fn a_wide_range_of_ports_is_opened_by_the_address_and_a_narrow_one_by_each_port() {
+        let mut openings = sets();
+        nft(&format!(
+            "add set inet {TABLE} ports_8000_9000_4 {{ type ipv4_addr; flags timeout; }}"
+        ));
+        for (low, high) in [(8000, 9000), (22, 23)] {
+            let opening = AddressRule {
+                net: "203.0.113.7/32".parse().unwrap(),
+                ports: PortRange::new(low, high).unwrap(),
+            };
+            openings.open_range(opening, 60).unwrap();
+        }
+        let keys = |set| {
+            left(set)
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(keys("ports_8000_9000_4"), ["203.0.113.7"]);
+        assert_eq!(keys("allow4"), ["203.0.113.7 . 22", "203.0.113.7 . 23"]);
+        let unknown = AddressRule {
+            net: "203.0.113.7/32".parse().unwrap(),
+            ports: PortRange::ALL,
+        };
+        assert!(
+            openings.open_range(unknown, 60).is_err(),
+            "there is no such set"
+        );
     }
 
     #[test]

@@ -4,23 +4,17 @@
 //! rule can cover IPv4 and forget IPv6; both chains that judge end in a refusal, and their policy
 //! is drop in case that a rule before is wrong.
 
-use std::collections::BTreeSet;
-
-use ipnet::IpNet;
 use nftables::{expr::MetaKey, schema::Nftables};
 
 use super::{
-    DENIED_PACKETS, DENIED_QUIC, incoming,
+    DENIED_PACKETS, incoming,
     openings::SETS,
+    outgoing,
     terms::{
-        TCP, Term, accept, address, any_of, claim, claimed, count, ct_state, daddr, dport, drop,
-        endpoint, established, field, goto, is, is_not, jump, leave, log, meta, network, number,
-        onwards, ports, prohibit, protocol, redirect, redirected, reset, word,
+        TCP, accept, address, any_of, count, daddr, dport, endpoint, field, goto, is, is_not, jump,
+        leave, log, meta, network, number, protocol, redirect, word,
     },
-    transaction::{
-        FORWARD, LEAVING, NAT_OUTPUT, OUTPUT, PROXY, RANGES, REFUSE, STREAMS, Transaction,
-        by_family,
-    },
+    transaction::{NAT_OUTPUT, OUTPUT, PROXY, RANGES, REFUSE, STREAMS, Transaction},
 };
 use crate::firewall::plan::{LOOPBACK, Plan};
 
@@ -30,52 +24,23 @@ impl Plan {
     pub(crate) fn ruleset(&self) -> Nftables<'static> {
         let mut rules = Transaction::new();
         self.add_sets(&mut rules);
-        self.claim_flows(&mut rules);
+        // nat output sees the first packet of a flow.
+        outgoing::claim_flows(NAT_OUTPUT, &self.here, Some(self.proxy_uid), &mut rules);
         self.redirect_dns(&mut rules);
         redirect_named_streams(&mut rules);
         self.redirect_streams(&mut rules);
         self.judge_output(&mut rules);
         self.judge_proxy(&mut rules);
         incoming::judge(&self.ingress, &self.here, &mut rules);
-        Self::keep_loopback_inside(&mut rules);
-        // A container is no router, though engines have the kernel ready to make it one: what comes
-        // back to be passed on, by a source route or from a neighbour, has passed chain `output` as
-        // something else, or not at all.
-        rules.rule(
-            FORWARD,
-            [count(DENIED_PACKETS), log("packet"), goto(REFUSE)],
-        );
-        rules.rule(REFUSE, [is(meta(MetaKey::L4proto), protocol(TCP)), reset()]);
-        rules.rule(REFUSE, [prohibit()]);
+        outgoing::close(&mut rules);
         rules.into_nftables()
     }
 
     fn add_sets(&self, rules: &mut Transaction) {
+        rules.redirects();
         rules.set("guarded", &self.guarded);
         rules.set(LIFTED, &self.lifted);
         rules.endpoints(SETS);
-    }
-
-    /// nat output, which sees the first packet of a flow: what the proxy and root open is theirs, and
-    /// nobody goes on with it.
-    ///
-    /// The kernel knows a flow by its two ends, and keeps it for a while after its socket is closed.
-    /// Whoever then sends from the same port to the same place would be taken for more of the same,
-    /// by no rule of ours judged again: from a port that the proxy has asked a question from, the
-    /// guest could ask anything.
-    fn claim_flows(&self, rules: &mut Transaction) {
-        rules.rule(NAT_OUTPUT, [is(meta(MetaKey::Skuid), self.us()), claim()]);
-        rules.rule(
-            OUTPUT,
-            [
-                claimed(),
-                onwards(),
-                is_not(meta(MetaKey::Skuid), self.us()),
-                count(DENIED_PACKETS),
-                log("packet"),
-                goto(REFUSE),
-            ],
-        );
     }
 
     /// nat output: the proxy's own goes where it likes, and whoever else asks for a name asks the
@@ -95,39 +60,13 @@ impl Plan {
                     NAT_OUTPUT,
                     [
                         is(meta(MetaKey::Nfproto), word(proto)),
-                        is_not(meta(MetaKey::Skuid), self.roots()),
+                        is_not(meta(MetaKey::Skuid), outgoing::roots(&self.here)),
                         is(dport(transport), number(53_u16)),
                         redirect(port),
                     ],
                 );
             }
         }
-    }
-
-    /// Engines let anybody bind port 53. Where the resolver is on loopback, the guest could answer
-    /// the proxy's questions in its place: which of the proxy's ports waits is no secret in here.
-    fn refuse_forged_answers(&self, rules: &mut Transaction) {
-        let others = is_not(meta(MetaKey::Skuid), self.us());
-        rules.rule(
-            OUTPUT,
-            [
-                is(field("udp", "sport"), number(53_u16)),
-                others,
-                count(DENIED_PACKETS),
-                log("packet"),
-                goto(REFUSE),
-            ],
-        );
-    }
-
-    /// The proxy and root: everybody but the guest.
-    fn us(&self) -> Term {
-        any_of(self.root_uids().chain([self.proxy_uid]).map(number))
-    }
-
-    /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
-    fn roots(&self) -> Term {
-        any_of(self.root_uids().map(number))
     }
 
     /// Who does not know of the proxy is brought to it. Everything of the guest's user is, whatever
@@ -146,14 +85,9 @@ impl Plan {
     }
 
     fn judge_output(&self, rules: &mut Transaction) {
-        self.refuse_forged_answers(rules);
-        rules.rule(OUTPUT, [is(meta(MetaKey::Oifname), word("lo")), accept()]);
-        // A redirected packet has a loopback destination, but its route was chosen before.
-        for loopback in LOOPBACK {
-            let to = is(daddr(loopback.addr()), network(loopback));
-            rules.rule(OUTPUT, [to, redirected(), accept()]);
-        }
-        rules.rule(OUTPUT, [is(ct_state(), established()), accept()]);
+        let here = &self.here;
+        outgoing::refuse_forged_answers(here, Some(self.proxy_uid), rules);
+        outgoing::accept_inside(rules);
         rules.rule(
             OUTPUT,
             [
@@ -161,82 +95,16 @@ impl Plan {
                 goto(PROXY),
             ],
         );
-        self.accept_roots_dns(rules);
-        accept_opened(rules);
+        outgoing::accept_roots_dns(here, rules);
+        outgoing::accept_opened(SETS, endpoint, rules);
         rules.rule(OUTPUT, [jump(RANGES)]);
         self.accept_ranges(rules);
-        rules.link_control(OUTPUT);
-        rules.rule(
-            OUTPUT,
-            [
-                is(dport("udp"), number(443_u16)),
-                count(DENIED_QUIC),
-                log("quic"),
-                goto(REFUSE),
-            ],
-        );
-        rules.rule(OUTPUT, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
-    }
-
-    /// Any socket may choose its interface, and then loopback's addresses lead to the gateway or a
-    /// neighbour, who may take them for their own. Which way a packet goes is certain only here,
-    /// where it can be dropped and no longer refused.
-    fn keep_loopback_inside(rules: &mut Transaction) {
-        for loopback in LOOPBACK {
-            rules.rule(
-                LEAVING,
-                [
-                    is_not(meta(MetaKey::Oifname), word("lo")),
-                    is(daddr(loopback.addr()), network(loopback)),
-                    count(DENIED_PACKETS),
-                    log("packet"),
-                    drop(),
-                ],
-            );
-        }
+        outgoing::refuse_the_rest(rules);
     }
 
     /// What the list names by address.
     pub(super) fn accept_ranges(&self, rules: &mut Transaction) {
-        for range in self
-            .ranges
-            .iter()
-            .map(|rule| rule.ports)
-            .collect::<BTreeSet<_>>()
-        {
-            let nets = self
-                .ranges
-                .iter()
-                .filter(|rule| rule.ports == range)
-                .map(|rule| rule.net);
-            let nets = IpNet::aggregate(&nets.collect());
-            for (family, nets) in by_family(&nets)
-                .into_iter()
-                .filter(|(_, nets)| !nets.is_empty())
-            {
-                let to = is(
-                    field(family, "daddr"),
-                    any_of(nets.into_iter().map(network)),
-                );
-                rules.rule(
-                    RANGES,
-                    [
-                        to,
-                        is(dport("tcp"), ports(range.low(), range.high())),
-                        accept(),
-                    ],
-                );
-            }
-        }
-    }
-
-    /// The engine's embedded resolver sends its own queries from in here, as the daemon's root: that
-    /// is not the guest, which is never root. Everybody else's have been redirected.
-    fn accept_roots_dns(&self, rules: &mut Transaction) {
-        for proto in ["udp", "tcp"] {
-            let root = is(meta(MetaKey::Skuid), self.roots());
-            rules.rule(OUTPUT, [root, is(dport(proto), number(53_u16)), accept()]);
-        }
+        outgoing::on_ranges(RANGES, &self.ranges, || vec![accept()], rules);
     }
 
     /// The address guard again, in the kernel: a mistake in the proxy must not become a hole.
@@ -286,23 +154,9 @@ fn redirect_named_streams(rules: &mut Transaction) {
     rules.rule(NAT_OUTPUT, [goto(STREAMS)]);
 }
 
-/// What names of the list resolved to, on ports where nothing need be seen on the stream. The
-/// address guard again: the proxy's word opens to the guest what the proxy could dial, no more.
-fn accept_opened(rules: &mut Transaction) {
-    for (family, suffix) in [("ip", "4"), ("ip6", "6")] {
-        let set = |name| word(format!("@{name}{suffix}"));
-        let daddr = || field(family, "daddr");
-        let opened = || is(endpoint(family), set(SETS));
-        rules.rule(OUTPUT, [is(daddr(), set(LIFTED)), opened(), accept()]);
-        rules.rule(
-            OUTPUT,
-            [is_not(daddr(), set("guarded")), opened(), accept()],
-        );
-    }
-}
-
 /// The name of the sets of ranges where the guard is lifted, less the number of their family.
 pub(super) const LIFTED: &str = "lifted";
+
 #[cfg(test)]
 mod tests {
     use std::{

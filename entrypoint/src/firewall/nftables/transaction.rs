@@ -48,20 +48,9 @@ impl Transaction {
             }));
         }
         let mut rules = Self { batch };
-        for name in [REFUSE, PROXY, STREAMS, RANGES] {
+        for name in [REFUSE, RANGES] {
             rules.chain(name, None);
         }
-        // A number: nft 1.0.6 does not take the name `dstnat` in an output chain. Before the
-        // engine's own chain for its embedded resolver, which stands at -100.
-        rules.chain(
-            NAT_OUTPUT,
-            Some((
-                NfChainType::NAT,
-                NfHook::Output,
-                -110,
-                NfChainPolicy::Accept,
-            )),
-        );
         rules.chain(
             OUTPUT,
             Some((NfChainType::Filter, NfHook::Output, 0, NfChainPolicy::Drop)),
@@ -84,6 +73,26 @@ impl Transaction {
             )),
         );
         rules
+    }
+
+    /// The chains in which the proxy's part is told from the guest's.
+    pub(super) fn redirects(&mut self) {
+        for name in [PROXY, STREAMS] {
+            self.chain(name, None);
+        }
+        self.before_the_engine(NAT_OUTPUT, NfChainType::NAT);
+    }
+
+    /// The chain in which questions are seen as they were asked.
+    pub(super) fn questions(&mut self) {
+        self.before_the_engine(QUESTIONS, NfChainType::Filter);
+    }
+
+    /// Before the engine's own chain for its embedded resolver, which stands at -100. A number: nft
+    /// 1.0.6 does not take the name `dstnat` in an output chain.
+    fn before_the_engine(&mut self, name: &'static str, of: NfChainType) {
+        let hook = (of, NfHook::Output, -110, NfChainPolicy::Accept);
+        self.chain(name, Some(hook));
     }
 
     /// Changes to what is loaded.
@@ -203,16 +212,27 @@ impl Transaction {
             ("6", [SetType::Ipv6Addr, SetType::InetService]),
         ];
         for (suffix, of) in OF {
-            self.batch.add(NfListObject::Set(Box::new(Set {
-                family: NfFamily::INet,
-                table: TABLE.into(),
-                name: format!("{name}{suffix}").into(),
-                set_type: SetTypeValue::Concatenated(of.to_vec().into()),
-                flags: Some([SetFlag::Timeout].into()),
-                size: Some(MOST_ENDPOINTS),
-                ..Set::default()
-            })));
+            self.timed(name, suffix, SetTypeValue::Concatenated(of.to_vec().into()));
         }
+    }
+
+    /// One set a family of addresses, each of them for a while.
+    pub(super) fn addresses(&mut self, name: &str) {
+        for (suffix, of) in [("4", SetType::Ipv4Addr), ("6", SetType::Ipv6Addr)] {
+            self.timed(name, suffix, SetTypeValue::Single(of));
+        }
+    }
+
+    fn timed(&mut self, name: &str, suffix: &str, of: SetTypeValue<'static>) {
+        self.batch.add(NfListObject::Set(Box::new(Set {
+            family: NfFamily::INet,
+            table: TABLE.into(),
+            name: format!("{name}{suffix}").into(),
+            set_type: of,
+            flags: Some([SetFlag::Timeout].into()),
+            size: Some(MOST_ENDPOINTS),
+            ..Set::default()
+        })));
     }
 
     /// What the kernel itself says to its link so that IPv6 works at all, and what it says without
@@ -265,6 +285,7 @@ pub(super) fn by_family(nets: &[IpNet]) -> [(&'static str, Vec<IpNet>); 2] {
 /// However many addresses a hostile name server makes up, the kernel's memory for them is bounded.
 const MOST_ENDPOINTS: u32 = 65_536;
 pub(super) const NAT_OUTPUT: &str = "nat_output";
+pub(super) const QUESTIONS: &str = "questions";
 pub(super) const OUTPUT: &str = "output";
 pub(super) const INPUT: &str = "input";
 pub(super) const FORWARD: &str = "forward";
