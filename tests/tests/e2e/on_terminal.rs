@@ -83,7 +83,9 @@ pub(crate) const MEDDLER: [&str; 3] = [
     "/usr/bin/python3",
     "-uc",
     r"
-import fcntl, os, termios, tty
+import fcntl, os, signal, termios, tty
+# Or whoever is in the background would stop at the next call.
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 tty.setraw(0)
 print('\033[?1049h\033[?1000h\033[6n', end='')
 for character in b'echo typed by the guest\n':
