@@ -4,6 +4,7 @@
 mod container;
 mod driven;
 mod finish;
+mod lists;
 mod outcome;
 mod process;
 mod record;
@@ -25,18 +26,16 @@ pub(crate) use registration::engine_environment;
 pub(crate) use signals::Signals;
 pub(crate) use starter::Starter;
 
-use std::{io, path::Path};
-
-use report::{Answers, Body};
+use report::Body;
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    channel::{Channel, ChannelError, answers_so_far},
+    channel::{Channel, ChannelError},
     engine::Engine,
     log::LogError,
     run_dir::RunDir,
-    session::{PolicyIdentity, Session},
-    steer::{Control, History},
+    session::Session,
+    steer::Control,
 };
 
 /// A run that this process attends to.
@@ -68,8 +67,8 @@ impl<'a> Attending<'a> {
         let channel = terms.map(|terms| Channel::open(run_dir.path(), terms));
         let (channel, control) = match channel.transpose()? {
             Some(channel) => {
-                let (channel, control) = steered(channel, run_dir, registration)?;
-                (Some(channel), Some(control))
+                let (channel, control) = lists::steered(channel, run_dir.path(), registration)?;
+                (Some(channel), control)
             }
             None => (None, None),
         };
@@ -172,16 +171,6 @@ impl<'a> Attending<'a> {
         }
     }
 
-    /// What the record says of the run's lists, if there were several.
-    fn policy_at_end(&self, driven: &Driven) -> Option<PolicyIdentity> {
-        let history = history(self.run_dir.path(), self.registration).ok()?;
-        let reports = driven.attendance.as_ref()?.reports.as_ref();
-        let nothing = Answers::default();
-        let answers = reports.map_or(&nothing, |reports| reports.account.answers());
-        let identity = history.identity(answers);
-        (!history.is_empty() || identity.unasked > 0).then_some(identity)
-    }
-
     fn conclude(&self, driven: &Driven) -> Conclusion {
         // Another collector may have seen what is not to be seen any more.
         let was_seen = record::was_launched(self.run_dir.path());
@@ -189,7 +178,8 @@ impl<'a> Attending<'a> {
             return Conclusion::NoRun(outcome::refusal(driven, self.registration));
         }
         let mut session = outcome::session(driven, self.registration);
-        if let Some(identity) = self.policy_at_end(driven) {
+        let lists = lists::at_end(self.run_dir.path(), self.registration, driven);
+        if let Some(identity) = lists {
             session.launch.egress_policy = Some(identity);
         }
         let attendance = driven.attendance.as_ref();
@@ -198,46 +188,6 @@ impl<'a> Attending<'a> {
         let recorded = record::at_end(self.run_dir.path(), self.registration, &session, journal);
         Conclusion::Run(Box::new(session), recorded)
     }
-}
-
-/// Has the channel hand on what verbs ask for.
-fn steered(
-    channel: Channel,
-    run_dir: &RunDir,
-    registration: &Registration,
-) -> Result<(Channel, Control), ChannelError> {
-    let history = history(run_dir.path(), registration);
-    let opened = history.and_then(|history| {
-        let answers = channel.answers().clone();
-        Control::open(run_dir.path(), history, answers)
-    });
-    let (control, orders) = opened.map_err(|source| ChannelError::Make {
-        directory: run_dir.path().to_owned(),
-        source,
-    })?;
-    Ok((channel.with_orders(orders), control))
-}
-
-/// The lists that a run was asked to follow.
-pub(crate) fn history(run_dir: &Path, registration: &Registration) -> io::Result<History> {
-    let record = &registration.record;
-    let launched = record.egress_allow.as_deref().unwrap_or_default();
-    let digest = record
-        .egress_policy
-        .as_ref()
-        .map(|policy| policy.digest.as_str());
-    History::read(run_dir, launched, digest.unwrap_or_default())
-}
-
-/// What is known of the lists of a run that goes on, if there were several.
-fn lists_so_far(run_dir: &Path, registration: &Registration) -> Option<PolicyIdentity> {
-    let history = history(run_dir, registration).ok()?;
-    let seed = registration.terms.as_ref()?.seed;
-    let is_changed = !history.is_empty();
-    let answers = || answers_so_far(run_dir, seed).ok();
-    is_changed
-        .then(answers)?
-        .map(|answers| history.identity(&answers))
 }
 
 /// Writes the line that a detached run has at its launch.

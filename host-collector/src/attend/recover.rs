@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::{
-    lists_so_far, outcome,
+    lists, outcome,
     process::Attender,
     registration::{Launcher, Registration},
 };
@@ -67,7 +67,7 @@ pub fn unfinished(runtime_dir: &Path) -> Vec<Unfinished> {
             let path = run_dir::path(runtime_dir, &run_id);
             let registration = Registration::read(&path).ok()??;
             let mut session = outcome::unfinished(&registration);
-            if let Some(policy) = lists_so_far(&path, &registration) {
+            if let Some(policy) = lists::so_far(&path, &registration) {
                 session.launch.egress_policy = Some(policy);
             }
             Some(Unfinished {
