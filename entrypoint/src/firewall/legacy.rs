@@ -38,17 +38,8 @@ pub(super) struct Tables {
     families: Vec<Family>,
     abilities: Abilities,
     openings: Openings,
-    counting: Counting,
     /// The rules as they are listed once they are loaded.
     listed: String,
-}
-
-/// Whether packets leave a trace in the counters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counting {
-    Exact,
-    /// Refused ones were seen to leave none.
-    Nothing,
 }
 
 impl Tables {
@@ -73,7 +64,6 @@ impl Tables {
             families,
             abilities,
             openings: Openings::default(),
-            counting: Counting::Exact,
             listed: String::new(),
         };
         tables.listed = listing::rules(&tables.list()?.concat());
@@ -84,14 +74,14 @@ impl Tables {
     pub(super) fn degradations(&self) -> Vec<&'static str> {
         let missing = |ability: &Ability| !self.abilities.contains(ability);
         let missing = Ability::ALL.into_iter().filter(missing);
-        let counting = match self.counting {
-            Counting::Exact => None,
-            Counting::Nothing => Some(UNCOUNTED),
-        };
         let without = missing.map(Ability::without);
-        let lean = is_lean(&self.abilities).then_some(NO_IPV6);
+        let lean: &[_] = if is_lean(&self.abilities) {
+            &[NO_IPV6, UNCOUNTED]
+        } else {
+            &[]
+        };
         let told = [UNWATCHED].into_iter().chain(without);
-        told.chain(lean).chain(counting).collect()
+        told.chain(lean.iter().copied()).collect()
     }
 
     /// Whether refused packets are handed to PID 1.
@@ -99,13 +89,9 @@ impl Tables {
         self.abilities.contains(&Ability::Logging)
     }
 
-    /// A refused packet was not counted. Whether this kernel may be one that counts none.
-    pub(super) fn forgive_uncounted(&mut self) -> bool {
-        if self.abilities.len() == Ability::ALL.len() {
-            return false;
-        }
-        self.counting = Counting::Nothing;
-        true
+    /// Whether what is refused is counted.
+    pub(super) fn counts(&self) -> bool {
+        !is_lean(&self.abilities)
     }
 
     /// Lets the guest dial these for so many seconds from now.
@@ -148,7 +134,7 @@ impl Tables {
 
     /// What was counted since the tables were loaded.
     pub(super) fn counters(&self) -> Result<Counters, Failure> {
-        if self.counting == Counting::Nothing {
+        if !self.counts() {
             return Err(Failure::setup(COUNT, UNCOUNTED, "use another kernel"));
         }
         let listings = self.list()?;
@@ -443,19 +429,16 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_counts_nothing_is_believed_only_where_it_lacks_something_else() {
-        let tables = |abilities: &[Ability]| Tables {
+    fn a_lean_kernel_counts_logs_and_opens_nothing_and_that_is_told() {
+        let mut tables = Tables {
             families: Vec::new(),
-            abilities: abilities.iter().copied().collect(),
+            abilities: Abilities::new(),
             openings: Openings::default(),
-            counting: Counting::Exact,
             listed: String::new(),
         };
-        assert!(!tables(&Ability::ALL).forgive_uncounted());
-        let mut less = tables(&[Ability::Sorting]);
-        assert!(less.forgive_uncounted() && less.counters().is_err() && !less.logs());
-        assert!(less.degradations().contains(&UNCOUNTED));
-        assert!(less.open(&[], 60).is_err());
+        assert!(!tables.counts() && !tables.logs() && tables.counters().is_err());
+        assert!(tables.open(&[], 60).is_err());
+        assert!(tables.degradations().ends_with(&[NO_IPV6, UNCOUNTED]));
     }
 
     #[test]

@@ -178,21 +178,23 @@ impl Firewall {
         }
     }
 
-    /// Leaves out of the account what was counted until now: it is the self-test's. Whether it is
-    /// as much as the rules refused, or this kernel says of itself that it counts less.
-    pub(crate) fn set_aside(&mut self, refused: u64) -> Result<bool, Failure> {
-        let counted = self.counters()?;
-        if counted.packets < refused {
-            let forgiven = match &mut self.backend {
-                Backend::Nftables(_) => false,
-                Backend::Legacy(tables) => tables.forgive_uncounted(),
-            };
-            if !forgiven {
-                return Ok(false);
-            }
+    /// Whether refused packets are counted.
+    fn counts(&self) -> bool {
+        match &self.backend {
+            Backend::Nftables(_) => true,
+            Backend::Legacy(tables) => tables.counts(),
         }
+    }
+
+    /// Leaves out of the account what was counted until now: it is the self-test's. Whether it is
+    /// as much as the rules refused, if they count at all.
+    pub(crate) fn set_aside(&mut self, refused: u64) -> Result<bool, Failure> {
+        if !self.counts() {
+            return Ok(true);
+        }
+        let counted = self.counters()?;
         self.set_aside = counted;
-        Ok(true)
+        Ok(counted.packets >= refused)
     }
 
     /// Lets the guest dial what a name resolved to, also what it could dial already. All of it, or an
