@@ -159,7 +159,9 @@ fn flooded(lab: &Lab) -> anyhow::Result<()> {
     )?;
     let (code, line) = run.finish()?;
     ensure!(code == 137, "{code}: {line}");
-    let gaps = gaps(&line);
+    // Where there are no rules any more, there are no counters to be read either, which is told too.
+    let mut gaps = gaps(&line);
+    gaps.retain(|gap| gap.starts_with("tamper "));
     let (last, others) = gaps.split_last().context("no gap")?;
     ensure!(
         last.starts_with("tamper open ") && last.ends_with("the guest was ended"),
