@@ -14,6 +14,7 @@ use std::{
 
 use report::link::Ingress;
 use rustix::io::fcntl_dupfd_cloexec;
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
     time::sleep,
@@ -46,9 +47,12 @@ pub(crate) enum Room {
 
 impl Listeners {
     pub(crate) fn new(listeners: Vec<(Ingress, std::net::TcpListener)>) -> io::Result<Self> {
-        let sockets = listeners
-            .into_iter()
-            .map(|(ingress, socket)| Ok((ingress, TcpListener::from_std(socket)?)));
+        let sockets = listeners.into_iter().map(|(ingress, socket)| {
+            // Small answers must not wait for an acknowledgement; that it worked is not essential.
+            // What is accepted has it from its listener, and needs no call of its own.
+            let _ = SockRef::from(&socket).set_tcp_nodelay(true);
+            Ok((ingress, TcpListener::from_std(socket)?))
+        });
         Ok(Self {
             sockets: sockets.collect::<io::Result<_>>()?,
             next: 0,
@@ -158,6 +162,13 @@ mod tests {
             accepted.push(arrival.stream.local_addr().unwrap());
         }
         assert!(accepted.contains(&addresses[1]), "{accepted:?}");
+    }
+
+    #[tokio::test]
+    async fn what_is_accepted_sends_at_once() {
+        let (mut listeners, addresses) = listeners(1);
+        let _guest = Guest::connect(addresses[0]).unwrap();
+        assert!(listeners.accept().await.stream.nodelay().unwrap());
     }
 
     #[tokio::test]

@@ -60,8 +60,6 @@ pub(crate) enum Unheard {
 impl Client {
     /// Takes over a connection that was just accepted.
     pub(crate) fn new(stream: TcpStream) -> Self {
-        // Small answers must not wait for an acknowledgement; that it worked is not essential.
-        let _ = stream.set_nodelay(true);
         Self {
             stream,
             pending: BytesMut::new(),

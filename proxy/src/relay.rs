@@ -161,6 +161,9 @@ impl<'a, C: Fn(usize)> Line<'a, C> {
         let (from, buffers) = (&mut self.from, &self.spares.buffers);
         let chunk = poll_fn(|cx| copy::poll_chunk(from, buffers, cx)).await?;
         let length = chunk.bytes().len();
+        if length == 0 {
+            return Ok(0);
+        }
         self.send(chunk.bytes()).await?;
         drop(chunk);
         self.turn.spend(length).await;

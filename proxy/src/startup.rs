@@ -3,6 +3,7 @@
 use std::{io, sync::Arc};
 
 use hickory_resolver::net::NetError;
+use report::RunClock;
 
 use crate::{
     account::Account,
@@ -54,6 +55,9 @@ pub enum StartError {
 
 /// Receives what PID 1 hands over, and serves until PID 1 wants no more.
 pub fn run(link: Link) -> Result<(), StartError> {
+    // The first look at the clock finds out how to read it without a call, for which a process that
+    // may open nothing would be too late.
+    let _ = RunClock::start();
     let degradations = confine::process();
     Startup::receive(link)?.serve(degradations)
 }
