@@ -54,7 +54,7 @@ pub fn installed(directory: &Path) -> anyhow::Result<Vec<Peer>> {
             "trafficserver",
             "/usr/bin/traffic_server",
             trafficserver,
-            |at| vec![format!("--run-root={}", file(at, "root/runroot.yaml"))],
+            |at| vec![format!("--run-root={}", file(at, "runroot.yaml"))],
         ),
         ("apache2-bin", "/usr/sbin/apache2", apache, |at| {
             vec!["-f".to_owned(), file(at, "main"), "-DFOREGROUND".to_owned()]
@@ -157,14 +157,29 @@ fn privoxy(at: &Path, address: SocketAddr, rules: Rules) -> anyhow::Result<()> {
     Ok(fs::write(at.join("main"), main)?)
 }
 
+/// Its package has every directory as an absolute path, which a layout file alone moves. It does not
+/// start without a list of whom it serves and of where its cache is, which is nowhere.
 fn trafficserver(at: &Path, address: SocketAddr, rules: Rules) -> anyhow::Result<()> {
-    let root = at.join("root");
-    if !root.exists() {
-        let mut layout = Command::new("/usr/bin/traffic_layout");
-        layout.args(["init", "--force", "--path", &file(at, "root")]);
-        crate::process::output_of(&mut layout)?;
-    }
-    let records = format!(
+    let own = ["sysconfdir", "datadir", "localstatedir", "runtimedir"];
+    let own = own.into_iter().chain(["logdir", "cachedir"]);
+    let own = own.map(|name| format!("{name}: {}", at.display()));
+    let packaged = [
+        "prefix: /usr",
+        "exec_prefix: /usr",
+        "bindir: /usr/bin",
+        "sbindir: /usr/bin",
+        "includedir: /usr/include",
+        "libdir: /usr/lib/trafficserver",
+        "libexecdir: /usr/lib/trafficserver/modules",
+    ];
+    let layout = packaged.map(str::to_owned).into_iter().chain(own);
+    fs::write(at.join("runroot.yaml"), lines(layout))?;
+    fs::write(at.join("storage.config"), "")?;
+    fs::write(
+        at.join("ip_allow.yaml"),
+        "ip_allow:\n  - apply: in\n    ip_addrs: 127.0.0.1\n    action: allow\n    methods: ALL\n",
+    )?;
+    let main = format!(
         "CONFIG proxy.config.http.server_ports STRING {}:ip-in={}\n\
          CONFIG proxy.config.http.connect_ports STRING {} {}\n\
          CONFIG proxy.config.url_remap.remap_required INT 0\n\
@@ -173,15 +188,15 @@ fn trafficserver(at: &Path, address: SocketAddr, rules: Rules) -> anyhow::Result
          CONFIG proxy.config.log.logging_enabled INT 0\n\
          CONFIG proxy.config.dns.nameservers STRING 127.0.0.1\n\
          CONFIG proxy.config.admin.user_id STRING #-1\n\
-         CONFIG proxy.config.net.connections_throttle INT 9000\n",
+         CONFIG proxy.config.net.connections_throttle INT {}\n",
         address.port(),
         address.ip(),
         rules.ports[0],
         rules.ports[1],
+        // It counts both ends of a tunnel, and keeps some for itself.
+        rules.connections * 2 + 1_000,
     );
-    let configuration = root.join("etc/trafficserver");
-    fs::create_dir_all(&configuration)?;
-    Ok(fs::write(configuration.join("records.config"), records)?)
+    Ok(fs::write(at.join("records.config"), main)?)
 }
 
 fn apache(at: &Path, address: SocketAddr, rules: Rules) -> anyhow::Result<()> {
@@ -190,16 +205,25 @@ fn apache(at: &Path, address: SocketAddr, rules: Rules) -> anyhow::Result<()> {
         |name: &str| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so");
     let main = format!(
         "ServerRoot {0}\nServerName localhost\nPidFile {0}/pid\nErrorLog /dev/null\nUser nobody\n\
-         Group nogroup\nListen {address}\n{1}\nProxyRequests On\nAllowCONNECT {2} {3}\n\
+         Group nogroup\nListen {address}\n{1}\n{4}\nProxyRequests On\nAllowCONNECT {2} {3}\n\
          <Proxy \"*\">\nRequire all denied\n</Proxy>\n\
          <ProxyMatch \"^{NAME}:\">\nRequire all granted\n</ProxyMatch>\n",
         at.display(),
         modules.map(load).join("\n"),
         rules.ports[0],
         rules.ports[1],
+        // A tunnel has a thread for as long as it is open, and none is to be started meanwhile.
+        format_args!(
+            "ThreadLimit {THREADS}\nThreadsPerChild {THREADS}\nServerLimit {0}\nStartServers 2\n\
+             MaxRequestWorkers {1}\nMaxSpareThreads {1}\nMinSpareThreads {THREADS}",
+            rules.connections.div_ceil(THREADS),
+            rules.connections.next_multiple_of(THREADS),
+        ),
     );
     Ok(fs::write(at.join("main"), main)?)
 }
+
+const THREADS: u32 = 250;
 
 /// The names of a list, without what only ours can say of them.
 fn names(rules: Rules) -> impl Iterator<Item = String> {
@@ -233,6 +257,12 @@ mod tests {
                 "{main}"
             );
         }
+        trafficserver(at, "127.0.0.1:3999".parse().unwrap(), rules).unwrap();
+        let records = fs::read_to_string(at.join("records.config")).unwrap();
+        assert!(
+            records.contains("3999:ip-in=127.0.0.1") && records.contains("STRING 4001 4002"),
+            "{records}"
+        );
         privoxy(at, "127.0.0.1:3999".parse().unwrap(), rules).unwrap();
         let names = fs::read_to_string(at.join("names.action")).unwrap();
         assert_eq!(names.lines().count(), 3 + 10);
