@@ -18,7 +18,10 @@ use hickory_resolver::proto::rr::{DNSClass, RData, RecordType, rdata};
 use policy::{Decision, Denial, DenyReason, Destination, Host, HostName, NamePermit, PortRange};
 use report::{Printable, Target, Transport};
 
-pub(crate) use self::serve::{converse, datagrams};
+pub(crate) use self::{
+    question::name_in,
+    serve::{converse, datagrams},
+};
 use self::{
     question::{Question, Unreadable},
     reply::{Reply, Said},

@@ -32,6 +32,7 @@ mod interim;
 mod negotiation;
 mod openings;
 mod outgoing;
+pub mod parsing;
 mod proxy;
 mod recent;
 mod redirect;

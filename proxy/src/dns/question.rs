@@ -88,6 +88,11 @@ impl Question {
     }
 }
 
+/// The name that a message asks for, if it is a question.
+pub(crate) fn name_in(message: &[u8]) -> Option<String> {
+    Question::read(message).ok().map(|question| question.name())
+}
+
 /// What a message that cannot be read is answered by.
 struct Header {
     id: [u8; 2],
