@@ -12,6 +12,7 @@ use host_collector::{
     channel::{Attendance, Channel, Terms},
     session::{self, Session},
 };
+use report::Received;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -84,7 +85,7 @@ impl Lab {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value));
         let running = guest.start(env.chain(case.env(subnet)), case.command(subnet))?;
-        let (finished, attendance) = attend(channel, running)?;
+        let (finished, attendance) = attend(channel, running, |_| ())?;
         let account = self.internet.account()?;
         schema::check(&serde_json::to_value(recorded(&attendance))?)?;
         let line = attendance.was_launched().then(|| line(&attendance));
@@ -118,15 +119,19 @@ fn hand_over(case: &Case, subnet: Subnet, channel: &Channel) -> anyhow::Result<S
     Ok("@/run/sandbox-egress/host/allow.txt".to_owned())
 }
 
-/// Listens to a guest until it has ended.
-fn attend(channel: Channel, running: Running) -> anyhow::Result<(Finished, Attendance)> {
+/// Listens to a guest until it has ended; `on_message` sees every report when it is stored.
+pub(crate) fn attend(
+    channel: Channel,
+    running: Running,
+    on_message: impl FnMut(&Received) + Send + 'static,
+) -> anyhow::Result<(Finished, Attendance)> {
     let (over, is_over) = oneshot::channel();
     let listener = thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let over = async { drop(is_over.await) };
-        anyhow::Ok(runtime.block_on(channel.attend(over, |_| ())))
+        anyhow::Ok(runtime.block_on(channel.attend(over, on_message)))
     });
     let finished = running.finish();
     // Nobody waits for it any more where the container has ended the channel itself.
@@ -199,13 +204,17 @@ fn line(attendance: &Attendance) -> Value {
 
 /// A place for one guest: namespace, files and the directory of its channel.
 #[derive(Debug)]
-struct Bare {
+pub(crate) struct Bare {
     namespace: Namespace,
-    directory: TempDir,
+    pub(crate) directory: TempDir,
 }
 
 impl Bare {
-    fn create(programs: &Programs, internet: &Internet, proxy: bool) -> anyhow::Result<Self> {
+    pub(crate) fn create(
+        programs: &Programs,
+        internet: &Internet,
+        proxy: bool,
+    ) -> anyhow::Result<Self> {
         let namespace = Namespace::create("guest")?;
         internet.plug_guest(&namespace, ADDRESS)?;
         output_of(namespace.command("sh").args(["-c", CARELESS]))
@@ -221,7 +230,7 @@ impl Bare {
     }
 
     /// Starts the entrypoint as process 1, with `env` and no other variable of note.
-    fn start(
+    pub(crate) fn start(
         &self,
         env: impl IntoIterator<Item = (String, String)>,
         command: Vec<String>,
@@ -239,7 +248,7 @@ impl Bare {
         Running::start(&mut child)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 

@@ -6,6 +6,7 @@ pub mod case;
 pub mod clients;
 pub mod compare;
 pub mod contained;
+pub mod figures;
 pub mod internet;
 pub mod namespace;
 pub mod pool;

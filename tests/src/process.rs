@@ -55,6 +55,12 @@ impl Running {
         })
     }
 
+    /// The number of the process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end; kills it, and says what it had written, once [`PATIENCE`] is over.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
         let ended = wait_for_end(&self.child, PATIENCE)?;

@@ -28,7 +28,17 @@ impl Programs {
             .ancestors()
             .nth(3)
             .context("find cargo's target directory")?;
-        let directory = builds.join("release");
+        Self::of(builds.join("release"))
+    }
+
+    /// Finds those that were built with this program.
+    pub fn beside() -> anyhow::Result<Self> {
+        let own = current_exe().context("find this program")?;
+        let directory = own.parent().context("find where this program is")?;
+        Self::of(directory.to_owned())
+    }
+
+    fn of(directory: PathBuf) -> anyhow::Result<Self> {
         for program in [
             "sandbox-entrypoint",
             "sandbox-egress-proxy",

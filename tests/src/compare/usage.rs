@@ -47,13 +47,23 @@ impl Usage {
             anonymous: 0,
         };
         for pid in self.processes()? {
-            let path = format!("/proc/{pid}/smaps_rollup");
-            let maps = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-            sum.share += kib_in(&maps, "Pss:");
-            sum.resident += kib_in(&maps, "Rss:");
-            sum.anonymous += kib_in(&maps, "Anonymous:");
+            let memory = Self::alone(pid)?;
+            sum.share += memory.share;
+            sum.resident += memory.resident;
+            sum.anonymous += memory.anonymous;
         }
         Ok(sum)
+    }
+
+    /// Memory of one process at this moment, without its children's.
+    pub fn alone(pid: u32) -> anyhow::Result<Memory> {
+        let path = format!("/proc/{pid}/smaps_rollup");
+        let maps = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        Ok(Memory {
+            share: kib_in(&maps, "Pss:"),
+            resident: kib_in(&maps, "Rss:"),
+            anonymous: kib_in(&maps, "Anonymous:"),
+        })
     }
 
     /// Open descriptors at this moment.
