@@ -3,13 +3,14 @@
 use std::{
     io::{BufRead, BufReader},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
+use rustix::process::{Signal, WaitOptions, kill_process_group, waitpgid};
 
 use super::{
     cores::Cores,
@@ -17,7 +18,7 @@ use super::{
     peers::{Denies, Peer},
     usage::Usage,
 };
-use crate::process::wait_for_end;
+use crate::process::{id_of, wait_for_end};
 
 /// Who takes part.
 #[derive(Debug, Clone)]
@@ -150,7 +151,14 @@ impl Drop for Running {
         if let Some(child) = &mut self.child {
             // One that has ended is waited for all the same.
             let _ = child.kill();
-            let _ = child.wait();
+            // Some have workers, which notice in their own time and meanwhile would be measured with
+            // whoever is next. They are in the group of the first; this program is the init to
+            // which they come.
+            if let Ok(group) = id_of(child) {
+                let _ = kill_process_group(group, Signal::KILL);
+                let _ = child.wait();
+                while waitpgid(group, WaitOptions::empty()).is_ok() {}
+            }
         }
     }
 }
@@ -161,6 +169,7 @@ fn relay(listener: TcpListener) -> anyhow::Result<Child> {
     let mut child = Command::new(program)
         .arg("relay")
         .env_clear()
+        .process_group(0)
         .stdin(OwnedFd::from(listener))
         .stdout(Stdio::piped())
         .spawn()
@@ -202,6 +211,28 @@ mod tests {
         let mut child = Command::new("false").spawn().unwrap();
         let error = wait_for(address, &mut child).unwrap_err().to_string();
         assert!(error.starts_with("it ended with"), "{error}");
+    }
+
+    #[test]
+    fn whoever_a_contestant_started_ends_with_it() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 1000 & echo $!; wait"]);
+        let mut child = command
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut worker = String::new();
+        said.read_line(&mut worker).unwrap();
+        drop(Running {
+            child: Some(child),
+            address: ([127, 0, 0, 1], 0).into(),
+            questions: None,
+            _link: None,
+        });
+        // The worker holds the pipe for as long as it lives.
+        assert_eq!(said.read_line(&mut worker).unwrap(), 0, "{worker} lives on");
     }
 
     #[test]

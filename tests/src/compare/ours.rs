@@ -59,6 +59,7 @@ pub fn start(program: &Path, listener: &TcpListener, rules: Rules) -> anyhow::Re
         .env_clear()
         .uid(NOBODY)
         .gid(NOBODY)
+        .process_group(0)
         .stdin(OwnedFd::from(theirs))
         .stdout(Stdio::null())
         .stderr(Stdio::null())

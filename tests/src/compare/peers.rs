@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::SocketAddr,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -90,6 +91,7 @@ impl Peer {
             .with_context(|| format!("configure {}", self.name))?;
         Command::new(self.program)
             .args((self.arguments)(&self.directory))
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -65,17 +65,15 @@ pub fn openings(stage: &Stage, figures: &mut Figures) -> anyhow::Result<()> {
     ];
     let list = list.map(|entry| stage.subnet().fill(&entry));
     let (server, count) = (server(stage), OPENINGS.to_string());
-    let mut costs = Vec::new();
-    for name in ["git.test", "allowed.test"] {
+    // What an answer takes, and PID 1's processor time of that, in microseconds.
+    let cost = |name| {
         let role = ["openings", &count, &server, name];
-        let played = stage.play(List::Of(&list), &role)?;
-        let flood = Flood::of("openings", &played)?;
-        let each = flood.took.as_secs_f64() * 1e6 / as_float(flood.done);
-        costs.push((each, flood.init() * 1e6 / as_float(flood.done)));
-    }
-    let [(opened, init), (answered, _)] = costs[..] else {
-        return Ok(());
+        let flood = Flood::of("openings", &stage.play(List::Of(&list), &role)?)?;
+        let each = |seconds: f64| seconds * 1e6 / as_float(flood.done);
+        anyhow::Ok((each(flood.took.as_secs_f64()), each(flood.init())))
     };
+    let (opened, init) = cost("git.test")?;
+    let (answered, _) = cost("allowed.test")?;
     figures.add("answer that opens an address, µs", opened, "");
     figures.add("answer that opens none, µs", answered, "");
     figures.add("PID 1's processor time for an opening, µs", init, "≤ 20");
