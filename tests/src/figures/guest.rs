@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_one_thread_could_not_do_is_told() {
-        assert_eq!(at_once(4, |n| Ok(n)).unwrap(), 6);
+        assert_eq!(at_once(4, Ok).unwrap(), 6);
         assert!(at_once(4, |n| if n == 2 { bail!("no") } else { Ok(n) }).is_err());
     }
 
