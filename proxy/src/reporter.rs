@@ -181,15 +181,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn however_often_one_target_is_asked_for_it_is_one_line_in_20_ms() {
-        let account = Arc::new(Account::new(RunClock::start()));
-        let openings = Openings::default();
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
         let (mut link, mut pid1) = link();
         let began = Instant::now();
         for _ in 0..100_000 {
             account.deny(target("a"), DenyReason::NotAllowed);
         }
         tokio::select! {
-            ended = run(&account, &openings, &mut link) => panic!("{ended:?}"),
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
             message = pid1.next() => {
                 assert!(matches!(&message, FromProxy::Denied(d) if d.count == 100_000), "{message:?}");
                 assert!(began.elapsed() >= GATHER, "{:?}", began.elapsed());

@@ -93,6 +93,7 @@ impl Observer {
             Body::Allowed(_)
             | Body::Gap(_)
             | Body::Totals(_)
+            | Body::Policy(_)
             | Body::Exit(_)
             | Body::Bye(_)
             | Body::Unknown => return,

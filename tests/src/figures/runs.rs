@@ -173,6 +173,7 @@ impl Counted {
             | Body::Allowed(_)
             | Body::Gap(_)
             | Body::Totals(_)
+            | Body::Policy(_)
             | Body::Exit(_)
             | Body::Bye(_)
             | Body::Unknown => {}
