@@ -9,7 +9,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use policy::DenyReason;
-use report::{
+use sandbox_egress_report::{
     Account, Body, Denied, FrameReader, Ledger, MAX_FRAME, Message, Printable, Report, Seed,
     Target, Transport, encode,
 };
