@@ -57,8 +57,7 @@ fn reading(c: &mut Criterion) {
     let stream: Vec<u8> = (1..=REPORTS)
         .flat_map(|seq| encode(&message(seq), MAX_FRAME).unwrap())
         .collect();
-    let noise = [b'['; 8 * 1024].as_slice();
-    let deep = [noise, b"\n"].concat();
+    let deep = [vec![b'['; 8 * 1024], vec![b'\n']].concat();
     let mut group = c.benchmark_group("read");
     group.throughput(Throughput::Elements(REPORTS));
     group.bench_function("frames", |b| b.iter(|| lines(black_box(&stream), |_| ())));
