@@ -26,11 +26,11 @@ pub(crate) use registration::engine_environment;
 pub(crate) use signals::Signals;
 pub(crate) use starter::Starter;
 
-use report::Body;
+use report::{Body, PeerEnd};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    channel::{Channel, ChannelError},
+    channel::{Channel, ChannelError, Client},
     engine::Engine,
     log::LogError,
     run_dir::RunDir,
@@ -106,6 +106,7 @@ impl<'a> Attending<'a> {
 
     async fn drive(&mut self, starter: Starter<'_>, launched: impl Future<Output = ()>) -> Driven {
         let (channel, control) = (self.channel.take(), self.control.take());
+        let channel = channel.map(|channel| channel.with_client(self.client()));
         let seen = Notify::new();
         if channel.as_ref().is_some_and(Channel::was_launched) {
             seen.notify_one();
@@ -116,10 +117,10 @@ impl<'a> Attending<'a> {
                 seen.notify_one();
             }
         };
-        let (end, over) = oneshot::channel::<()>();
+        let (end, over) = oneshot::channel();
         let attended = async {
-            let over = async { drop(over.await) };
-            let attended = channel?.attend(over, |message| {
+            let over = async { over.await.unwrap_or(PeerEnd::Alive) };
+            let attended = channel?.attend_until(over, |message| {
                 if let Some(control) = &control {
                     control.hear(message);
                 }
@@ -136,7 +137,8 @@ impl<'a> Attending<'a> {
                 registration: self.registration,
             };
             let watched = starter.watch(place, runs).await;
-            drop(end);
+            // Nobody listens where there is no channel.
+            let _ = end.send(watched.container_end());
             watched
         };
         let served = async {
@@ -158,6 +160,12 @@ impl<'a> Attending<'a> {
         let (attendance, watched) = with(both, &seen, launched).await;
         let finish = Finish::read(self.run_dir.path());
         watched.driven(self.registration, attendance, finish)
+    }
+
+    /// Brings the channel where the container cannot come to us.
+    fn client(&self) -> Client {
+        let (engine, run_dir) = (self.engine.clone(), self.run_dir.path().to_owned());
+        Box::new(move || Some(starter::known(&engine, &run_dir)?.stream()))
     }
 
     /// Why a container ended that nobody listened to, as its entrypoint has said it.

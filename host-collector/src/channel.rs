@@ -18,6 +18,7 @@ mod secret;
 mod session;
 mod terms;
 mod voice;
+mod way;
 
 use std::{
     io,
@@ -25,7 +26,7 @@ use std::{
     pin::pin,
 };
 
-use report::{Answers, HostMessage, Received, Seed};
+use report::{Answers, HostMessage, PeerEnd, Received, Seed};
 use tokio::sync::mpsc;
 
 pub use attendance::{Attendance, Refusals, Reports};
@@ -34,16 +35,20 @@ pub use journal::Journal;
 pub use secret::Secret;
 pub use session::Fault;
 pub use terms::Terms;
+pub use way::Transport;
+
+pub(crate) use way::{Client, Way};
 
 use door::Door;
-use entrance::{Entered, enter};
-use past::Past;
-use session::{Session, Taken};
+use entrance::{Entered, Entrances, enter};
+use past::{Past, Standing};
+use peer::Peer;
+use session::{Heard, Session, Taken};
 
 /// A channel that waits for its container.
 #[derive(Debug)]
 pub struct Channel {
-    door: Door,
+    entrances: Entrances,
     run_dir: PathBuf,
     terms: Terms,
     journal: Journal,
@@ -77,14 +82,31 @@ impl Channel {
         let (journal, lines) =
             Journal::open(&run_dir.join(JOURNAL), Journal::LIMIT).map_err(make)?;
         let past = Past::of(run_dir, &lines, Seed(terms.seed));
+        let door = match terms.transport {
+            Transport::Exec => None,
+            Transport::Auto | Transport::Socket => Some(Door::open(&directory).map_err(make)?),
+        };
         Ok(Self {
-            door: Door::open(&directory).map_err(make)?,
+            entrances: Entrances {
+                door,
+                way: None,
+                in_vain: Refusals::default(),
+            },
             run_dir: run_dir.to_owned(),
             terms,
             journal,
             past,
             orders: None,
         })
+    }
+
+    /// The same, where the engine can bring the channel as well, if that may be.
+    pub(crate) fn with_client(mut self, client: Client) -> Self {
+        self.entrances.way = match self.terms.transport {
+            Transport::Socket => None,
+            transport => Some(Way::new(client, transport)),
+        };
+        self
     }
 
     /// The directory to mount into the container, read-only.
@@ -127,37 +149,68 @@ impl Channel {
     pub async fn attend(
         self,
         over: impl Future<Output = ()>,
+        on_message: impl FnMut(&Received) + Send,
+    ) -> Attendance {
+        let over = async {
+            over.await;
+            PeerEnd::Alive
+        };
+        self.attend_until(over, on_message).await
+    }
+
+    /// The same, where `over` says what became of the container: where its process cannot be seen
+    /// from here, that is what is known of its end.
+    pub(crate) async fn attend_until(
+        self,
+        over: impl Future<Output = PeerEnd>,
         mut on_message: impl FnMut(&Received) + Send,
     ) -> Attendance {
         let Self {
-            door,
+            mut entrances,
             run_dir,
             terms,
             mut journal,
             past,
-            orders,
+            mut orders,
         } = self;
         let mut over = pin!(over);
         let mut refusals = Refusals::default();
-        let reports = match enter(door, &terms, past, &mut refusals, over.as_mut()).await {
-            Err(reports) => reports,
+        let mut standing = past.standing();
+        let reports = loop {
             // The door is closed and its socket gone before the welcome: while the guest is at
             // work there is nothing to connect to.
-            Ok(Entered {
+            let entered = enter(
+                &mut entrances,
+                &terms,
+                standing,
+                &mut refusals,
+                over.as_mut(),
+            );
+            let Entered {
                 greeted,
                 who,
                 account,
-            }) => {
-                // Without it the container cannot come back, and that costs completeness only.
-                let _ = who.as_ref().map(|who| who.store(&run_dir));
-                let resumed = who.map_or(0, |who| who.resumed);
-                let token = terms.resume_token.expose().to_owned();
-                let left = Taken { account, resumed };
-                let (session, peer) =
-                    Session::welcome(greeted, token, left, &mut journal, &mut on_message);
-                Some(session.with_orders(orders).listen(peer, over).await)
+            } = match entered.await {
+                Ok(entered) => entered,
+                Err(reports) => break reports,
+            };
+            // Without it the container cannot come back, and that costs completeness only.
+            let _ = who.as_ref().map(|who| who.store(&run_dir));
+            let resumed = who.as_ref().map_or(0, |who| who.resumed);
+            let token = terms.resume_token.expose().to_owned();
+            let left = Taken { account, resumed };
+            let (session, peer) =
+                Session::welcome(greeted, token, left, &mut journal, &mut on_message);
+            let session = session.with_orders(orders.as_mut());
+            match (session.listen(peer, over.as_mut()).await, who) {
+                (Heard::Cut(reports), Some(who)) => {
+                    let again = Peer::Contained(None);
+                    standing = Standing::Somebody(reports.account, who, again);
+                }
+                (Heard::Out(reports) | Heard::Cut(reports), _) => break Some(reports),
             }
         };
+        refusals.add(entrances.in_vain);
         Attendance {
             reports,
             refusals,

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::engine::EngineKind;
+use crate::{channel::Transport, engine::EngineKind};
 pub use labels::Labels;
 pub use launcher::{AttendArgs, Ending, FinishArgs, PrepareArgs};
 pub use reading::{
@@ -89,6 +89,9 @@ pub struct RunArgs {
     /// What to do when the container cannot report
     #[arg(long, value_enum, default_value_t = ReportMode::Required)]
     pub report: ReportMode,
+    /// How reports get out: over a socket that is mounted, or through the engine's exec
+    #[arg(long, value_enum, default_value_t = Transport::Auto)]
+    pub transport: Transport,
     /// Directory to mount at /workspace
     #[arg(long, value_name = "DIR")]
     pub workspace: Option<PathBuf>,

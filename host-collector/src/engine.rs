@@ -5,6 +5,7 @@ mod argument;
 mod container;
 mod image;
 mod plan;
+mod remote;
 
 use std::{
     ffi::OsString,

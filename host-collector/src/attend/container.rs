@@ -73,12 +73,18 @@ pub(super) struct Life {
     pub(super) state: Option<State>,
     /// What it said while it ran.
     pub(super) running: Option<State>,
+    /// Whether the engine says that it is gone.
+    pub(super) is_gone: bool,
 }
 
 /// What is to be done about a container.
 enum Next {
     /// It has ended, or will never run.
-    Over(Option<State>),
+    Over(State),
+    /// It is not there any more.
+    Gone,
+    /// The engine cannot be asked for so long that nobody waits any more.
+    Unknown,
     /// It runs: wait for its end.
     Wait,
     /// It will run, or the engine cannot be asked: look again.
@@ -112,7 +118,20 @@ impl<'a> Followed<'a> {
                 running = Some(state.clone());
             }
             match self.next(state, unanswered).await {
-                Next::Over(state) => return Life { state, running },
+                Next::Over(state) => {
+                    return Life {
+                        state: Some(state),
+                        running,
+                        is_gone: false,
+                    };
+                }
+                next @ (Next::Gone | Next::Unknown) => {
+                    return Life {
+                        state: None,
+                        running,
+                        is_gone: matches!(next, Next::Gone),
+                    };
+                }
                 Next::Wait => {
                     // It returned early: the engine is started anew, or does not answer.
                     if waited {
@@ -128,17 +147,18 @@ impl<'a> Followed<'a> {
 
     async fn next(&self, state: Option<State>, unanswered: u32) -> Next {
         let Some(state) = state else {
-            let gone = matches!(Found::look(self.place, By::Label).await, Found::Gone(_));
-            return if gone || unanswered >= UNANSWERED_AT_MOST {
-                Next::Over(None)
-            } else {
-                Next::Look
+            return match Found::look(self.place, By::Label).await {
+                Found::Gone(_) => Next::Gone,
+                Found::There(_) | Found::NotYet if unanswered >= UNANSWERED_AT_MOST => {
+                    Next::Unknown
+                }
+                Found::There(_) | Found::NotYet => Next::Look,
             };
         };
         if state.is_running() {
             Next::Wait
         } else if state.was_started() || self.is_given_up() {
-            Next::Over(Some(state))
+            Next::Over(state)
         } else {
             Next::Look
         }

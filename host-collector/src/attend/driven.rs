@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use report::PeerEnd;
 
 use super::{finish::Finish, registration::Registration};
 use crate::{channel::Attendance, engine::State};
@@ -36,12 +37,24 @@ pub(crate) struct Watched {
     pub(crate) client_code: Option<i32>,
     pub(crate) container: Option<String>,
     pub(crate) state: Option<State>,
+    /// Whether the engine says that the container is gone.
+    pub(crate) is_gone: bool,
     pub(crate) was_stopped: bool,
     /// When it was launched and ended, and how long that took, where this process saw it.
     pub(crate) seen: Option<(Timestamp, Timestamp, Duration)>,
 }
 
 impl Watched {
+    /// What the engine says of the container's end: no word of it is no end.
+    pub(super) fn container_end(&self) -> PeerEnd {
+        let has_ended = self.state.as_ref().is_some_and(|state| !state.is_running());
+        if has_ended || self.is_gone {
+            PeerEnd::Exited
+        } else {
+            PeerEnd::Alive
+        }
+    }
+
     /// With everything else that there is to know. Times come from the engine where nobody saw them.
     pub(super) fn driven(
         self,
@@ -121,5 +134,24 @@ mod tests {
             watched.driven(&registration(false), None, None).duration,
             None
         );
+    }
+
+    #[test]
+    fn only_what_the_engine_says_of_a_container_is_its_end() {
+        let watched = |is_running: Option<bool>, is_gone| Watched {
+            state: is_running
+                .and_then(|is_running| state(&serde_json::json!({"Running": is_running}))),
+            is_gone,
+            ..Watched::default()
+        };
+        for (is_running, is_gone, end) in [
+            (Some(false), false, PeerEnd::Exited),
+            (None, true, PeerEnd::Exited),
+            (Some(true), false, PeerEnd::Alive),
+            (None, false, PeerEnd::Alive),
+        ] {
+            let found = watched(is_running, is_gone).container_end();
+            assert_eq!(found, end, "{is_running:?} {is_gone}");
+        }
     }
 }

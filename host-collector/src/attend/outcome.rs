@@ -232,7 +232,7 @@ mod tests {
         super::{finish::Finish, registration::tests::registration},
         *,
     };
-    use crate::channel::{Journal, Refusals, Reports};
+    use crate::channel::{Journal, Refusals, Reports, Transport};
 
     fn state(started: bool, code: i32, oom: bool) -> State {
         let at = if started {
@@ -259,6 +259,7 @@ mod tests {
                 peer: PeerEnd::Exited,
                 fault: None,
                 resumed: 0,
+                transport: Transport::Socket,
             }
         });
         let journal = Journal::open(&dir.path().join("j"), 0).unwrap().0;
@@ -378,6 +379,7 @@ mod tests {
         turned_away.refusals = Refusals {
             count: 1,
             last: Some(Refusal::Protocol(7)),
+            way_in: None,
         };
         let error = refusal(
             &driven(125, Some(state(true, 125, false)), Some(turned_away)),

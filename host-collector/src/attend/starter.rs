@@ -51,7 +51,13 @@ impl Starter<'_> {
                     let life = followed.ended(&started).await;
                     last_word(place, followed.container(), life).await
                 }
-                Found::Gone(container) => last_word(place, container, Life::default()).await,
+                Found::Gone(container) => {
+                    let life = Life {
+                        is_gone: true,
+                        ..Life::default()
+                    };
+                    last_word(place, container, life).await
+                }
                 Found::NotYet => Watched::default(),
             },
         }
@@ -80,12 +86,13 @@ async fn wait_for_client(
     };
     if let Some(container) = known(place.engine, place.run_dir) {
         let followed = Followed::of(place, container);
-        watched.state = loop {
+        let life = loop {
             tokio::select! {
-                life = followed.ended(&started) => break life.state,
+                life = followed.ended(&started) => break life,
                 signal = signals.next() => signal.send(Some(followed.container()), None).await,
             }
         };
+        (watched.state, watched.is_gone) = (life.state, life.is_gone);
         watched.container = Some(followed.container().id().to_owned());
     }
     watched.was_stopped = signals.were_handed_on();
@@ -131,6 +138,7 @@ async fn last_word(place: Place<'_>, container: Container<'_>, life: Life) -> Wa
         container: Some(container.id().to_owned()),
         seen: seen(&life, gone_at),
         state: life.state,
+        is_gone: life.is_gone,
         ..Watched::default()
     }
 }

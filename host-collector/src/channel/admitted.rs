@@ -10,27 +10,44 @@ use std::{
 use procwatch::Identity;
 use serde::{Deserialize, Serialize};
 
-use super::peer::Peer;
+use super::{peer::Peer, way::Transport};
 
 /// A process of this boot of this machine, as another collector can find it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Admitted {
+    /// Nothing where the engine brings the channel: there the token alone decides.
+    #[serde(flatten)]
+    process: Option<Incarnation>,
+    /// How often it has come back.
+    pub(crate) resumed: u64,
+}
+
+/// One process and no other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Incarnation {
     pid: i32,
     start_time: u64,
     boot: String,
-    /// How often it has come back.
-    pub(crate) resumed: u64,
 }
 
 impl Admitted {
     /// A peer that was just admitted, unless it cannot be told apart from a later process of the
     /// same number: then it cannot come back.
     pub(crate) fn of(peer: &Peer) -> Option<Self> {
-        let Identity { pid, start_time } = peer.identity()?;
+        let process = match peer {
+            Peer::Contained(_) => None,
+            Peer::Pinned { identity, .. } => {
+                let Identity { pid, start_time } = (*identity)?;
+                let boot = boot()?;
+                Some(Incarnation {
+                    pid,
+                    start_time,
+                    boot,
+                })
+            }
+        };
         Some(Self {
-            pid,
-            start_time,
-            boot: boot()?,
+            process,
             resumed: 0,
         })
     }
@@ -50,10 +67,18 @@ impl Admitted {
     }
 
     /// Which process it is.
-    pub(crate) const fn identity(&self) -> Identity {
-        Identity {
-            pid: self.pid,
-            start_time: self.start_time,
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        let Incarnation {
+            pid, start_time, ..
+        } = *self.process.as_ref()?;
+        Some(Identity { pid, start_time })
+    }
+
+    /// The way that its reports take.
+    pub(crate) const fn transport(&self) -> Transport {
+        match self.process {
+            Some(_) => Transport::Socket,
+            None => Transport::Exec,
         }
     }
 
@@ -61,9 +86,14 @@ impl Admitted {
     ///
     /// Must be called within the runtime.
     pub(crate) fn find(&self) -> Option<Peer> {
-        (boot()? == self.boot)
-            .then(|| Peer::find(self.identity()))
-            .flatten()
+        let Some(process) = &self.process else {
+            return Some(Peer::Contained(None));
+        };
+        if boot()? == process.boot {
+            Peer::find(self.identity()?)
+        } else {
+            None
+        }
     }
 }
 
@@ -96,28 +126,39 @@ mod tests {
         admitted.store(dir.path()).unwrap();
         let read = Admitted::read(dir.path()).unwrap();
         assert_eq!(read, admitted);
-        assert_eq!(read.find().unwrap().identity(), Some(admitted.identity()));
+        assert_eq!(read.find().unwrap().identity(), admitted.identity());
     }
 
     #[tokio::test]
     async fn a_later_process_of_the_same_number_is_another() {
-        let admitted = here();
+        let process = here().process.unwrap();
         for other in [
-            Admitted {
-                start_time: admitted.start_time + 1,
-                ..admitted.clone()
+            Incarnation {
+                start_time: process.start_time + 1,
+                ..process.clone()
             },
-            Admitted {
+            Incarnation {
                 boot: "another".into(),
-                ..admitted.clone()
+                ..process.clone()
             },
-            Admitted {
-                pid: -1,
-                ..admitted
-            },
+            Incarnation { pid: -1, ..process },
         ] {
+            let other = Admitted {
+                process: Some(other),
+                resumed: 0,
+            };
             assert!(other.find().is_none(), "{other:?}");
         }
+    }
+
+    #[test]
+    fn whose_channel_the_engine_brings_is_there_until_the_engine_says_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let admitted = Admitted::of(&Peer::Contained(None)).unwrap();
+        admitted.store(dir.path()).unwrap();
+        let read = Admitted::read(dir.path()).unwrap();
+        assert_eq!((read.transport(), read.identity()), (Transport::Exec, None));
+        assert!(read.find().unwrap().is_contained());
     }
 
     #[tokio::test]

@@ -1,8 +1,8 @@
 //! What came of attending a run.
 
-use report::{Account, Evidence, PeerEnd, Verdict, verdict};
+use report::{Account, Evidence, PeerEnd, Printable, Verdict, verdict};
 
-use super::{greeting::Refusal, journal::Journal, session::Fault};
+use super::{greeting::Refusal, journal::Journal, session::Fault, way::Transport};
 
 /// The outcome of [`super::Channel::attend`].
 #[derive(Debug)]
@@ -26,6 +26,8 @@ pub struct Reports {
     pub fault: Option<Fault>,
     /// How often the sender came back to a collector that was started again.
     pub resumed: u64,
+    /// The way that they took.
+    pub transport: Transport,
 }
 
 impl Attendance {
@@ -54,11 +56,13 @@ impl Attendance {
     #[must_use]
     pub fn shortfall(&self) -> Option<String> {
         match &self.reports {
-            None => self
-                .refusals
-                .last
-                .as_ref()
-                .map(|refusal| format!("a peer was turned away: {refusal}")),
+            None => {
+                let turned_away = |refusal| format!("a peer was turned away: {refusal}");
+                let not_in = |said| format!("the engine could not bring the channel: {said}");
+                let Refusals { last, way_in, .. } = &self.refusals;
+                let last = last.as_ref().map(turned_away);
+                last.or_else(|| way_in.as_ref().map(not_in))
+            }
             Some(Reports {
                 fault: Some(fault), ..
             }) => Some(fault.to_string()),
@@ -74,9 +78,18 @@ pub struct Refusals {
     pub count: u64,
     /// Why the last of them was.
     pub last: Option<Refusal>,
+    /// Why the engine did not bring the channel the last time that it was asked to.
+    pub way_in: Option<Printable>,
 }
 
 impl Refusals {
+    /// Adds those of another entrance.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.last = other.last.or(self.last.take());
+        self.way_in = other.way_in.or(self.way_in.take());
+    }
+
     pub(crate) fn note(&mut self, refusal: Refusal) {
         self.count = self.count.saturating_add(1);
         self.last = Some(refusal);
@@ -94,7 +107,11 @@ mod tests {
         let journal = Journal::open(&dir.path().join("j"), 0).unwrap().0;
         Attendance {
             reports,
-            refusals: Refusals { count: 1, last },
+            refusals: Refusals {
+                count: 1,
+                last,
+                way_in: None,
+            },
             journal,
         }
     }
@@ -111,7 +128,20 @@ mod tests {
             peer: PeerEnd::Exited,
             fault,
             resumed: 0,
+            transport: Transport::Socket,
         }
+    }
+
+    #[test]
+    fn what_the_engine_said_is_the_reason_where_nobody_was_turned_away() {
+        let shortfall = |last| {
+            let mut attendance = attendance(None, last);
+            attendance.refusals.way_in = Some(Printable::new("no such container"));
+            attendance.shortfall().unwrap()
+        };
+        let said = "the engine could not bring the channel: no such container";
+        assert_eq!(shortfall(None), said);
+        assert!(shortfall(Some(Refusal::Nonce)).contains("nonce"));
     }
 
     #[test]

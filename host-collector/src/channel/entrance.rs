@@ -2,16 +2,16 @@
 
 use std::{io, pin::Pin, sync::Arc};
 
-use report::Account;
+use report::{Account, PeerEnd};
 
 use super::{
     admitted::Admitted,
     attendance::{Refusals, Reports},
     door::Door,
     greeting::{Expected, Greeted, Refusal},
-    past::{Past, Standing},
-    peer::Peer,
+    past::Standing,
     terms::Terms,
+    way::Way,
 };
 
 /// A container that was let in.
@@ -24,18 +24,54 @@ pub(crate) struct Entered {
     pub(crate) account: Account,
 }
 
+/// The ways between a container and this process.
+#[derive(Debug)]
+pub(crate) struct Entrances {
+    /// It comes out and knocks. Closed for good behind the first who is let in.
+    pub(crate) door: Option<Door>,
+    /// It is called on.
+    pub(crate) way: Option<Way>,
+    /// What came of calling on it in vain.
+    pub(crate) in_vain: Refusals,
+}
+
+impl Entrances {
+    /// Waits for the peer that says the right thing, whichever way it takes.
+    async fn admit(&mut self, expected: Expected, refusals: &mut Refusals) -> io::Result<Greeted> {
+        let expected = Arc::new(expected);
+        let Self { door, way, in_vain } = self;
+        let door = door.take();
+        let knocked = async {
+            match door {
+                Some(door) => door.admit(Arc::clone(&expected), refusals).await,
+                None => std::future::pending().await,
+            }
+        };
+        let called_on = async {
+            match way {
+                Some(way) => way.come_in(&expected, in_vain).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            admitted = knocked => admitted,
+            greeted = called_on => Ok(greeted),
+        }
+    }
+}
+
 /// Waits for whoever is due, until it cannot come any more or the run is `over`.
 ///
 /// # Errors
 /// The reports that there are, where nobody came.
 pub(crate) async fn enter(
-    door: Door,
+    entrances: &mut Entrances,
     terms: &Terms,
-    past: Past,
+    standing: Standing,
     refusals: &mut Refusals,
-    over: Pin<&mut impl Future<Output = ()>>,
+    over: Pin<&mut impl Future<Output = PeerEnd>>,
 ) -> Result<Entered, Option<Reports>> {
-    match past.standing() {
+    match standing {
         Standing::Gone(reports) => Err(Some(reports)),
         Standing::Nobody(account) => {
             let expected = Expected::Newcomer {
@@ -43,8 +79,8 @@ pub(crate) async fn enter(
                 policy_digest: terms.policy_digest.clone(),
             };
             let greeted = tokio::select! {
-                admitted = door.admit(Arc::new(expected), refusals) => admitted,
-                () = over => return Err(None),
+                admitted = entrances.admit(expected, refusals) => admitted,
+                _ = over => return Err(None),
             };
             let greeted = greeted.map_err(|error| {
                 refusals.note(Refusal::Gone(error));
@@ -62,13 +98,15 @@ pub(crate) async fn enter(
                 token: terms.resume_token.clone(),
                 process: who.identity(),
             };
-            let greeted: Option<io::Result<Greeted>> = tokio::select! {
-                admitted = door.admit(Arc::new(expected), refusals) => Some(admitted),
-                () = peer.exited() => None,
-                () = over => None,
+            let greeted: Result<io::Result<Greeted>, PeerEnd> = tokio::select! {
+                admitted = entrances.admit(expected, refusals) => Ok(admitted),
+                () = peer.exited() => Err(PeerEnd::Exited),
+                container = over => Err(container),
             };
-            let Some(Ok(greeted)) = greeted else {
-                return Err(Some(left(account, &who, &peer)));
+            let greeted = match greeted {
+                Ok(Ok(greeted)) => greeted,
+                Ok(Err(_)) => return Err(Some(left(account, &who, peer.state(PeerEnd::Alive)))),
+                Err(container) => return Err(Some(left(account, &who, peer.state(container)))),
             };
             who.resumed = who.resumed.saturating_add(1);
             Ok(Entered {
@@ -81,11 +119,12 @@ pub(crate) async fn enter(
 }
 
 /// What there is of a container that did not come back.
-fn left(account: Account, who: &Admitted, peer: &Peer) -> Reports {
+fn left(account: Account, who: &Admitted, peer: PeerEnd) -> Reports {
     Reports {
         account,
-        peer: peer.state(),
+        peer,
         fault: None,
         resumed: who.resumed,
+        transport: who.transport(),
     }
 }

@@ -6,7 +6,7 @@ use procwatch::Identity;
 use report::{
     Body, FrameError, FrameReader, Hello, MAX_FRAME, Opening, PROTOCOL, Printable, Report, Resume,
 };
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, process::Child};
 
 use super::{peer::Peer, secret::Secret};
 
@@ -19,7 +19,11 @@ pub(crate) enum Expected {
         policy_digest: Option<String>,
     },
     /// The container again, when its guest may be at work: so the secret alone is not enough.
-    Returner { token: Secret, process: Identity },
+    Returner {
+        token: Secret,
+        /// Which process it was, where it was one of this machine.
+        process: Option<Identity>,
+    },
 }
 
 /// A peer whose first line is accepted. Only [`greet`] makes one.
@@ -88,28 +92,61 @@ pub enum Refusal {
     Unpinned(io::Error),
 }
 
-/// Reads the first line of a peer and judges it.
+/// Reads the first line of a peer that has connected, judges it, and pins the peer.
 pub(crate) async fn greet(stream: UnixStream, expected: &Expected) -> Result<Greeted, Refusal> {
-    let mut reader = FrameReader::new(MAX_FRAME);
-    let first = tokio::time::timeout(PATIENCE, opening(&stream, &mut reader));
-    let opening = first.await.map_err(|_| Refusal::Silent)??;
-    judge_opening(&opening, expected)?;
+    let (hello, reader) = hear(&stream, expected, PATIENCE).await?;
     let peer = Peer::pin(&stream).map_err(Refusal::Unpinned)?;
     if let Expected::Returner { process, .. } = expected
-        && peer.identity() != Some(*process)
+        && (process.is_none() || peer.identity() != *process)
     {
         return Err(Refusal::Stranger);
     }
-    let hello = match opening {
-        Opening::Report(report) => Some(report),
-        Opening::Resume(_) => None,
-    };
     Ok(Greeted {
         stream,
         peer,
         hello,
         reader,
     })
+}
+
+/// The same for one whose channel the engine brings: whose it is was decided by naming the
+/// container, and the secrets, which go both ways, show that PID 1 is at its end.
+pub(crate) async fn greet_through(
+    stream: UnixStream,
+    expected: &Expected,
+) -> Result<Greeted, Refusal> {
+    let (hello, reader) = hear(&stream, expected, PATIENCE_WITH_ENGINES).await?;
+    Ok(Greeted {
+        stream,
+        peer: Peer::Contained(None),
+        hello,
+        reader,
+    })
+}
+
+impl Greeted {
+    /// With the client that brings the channel, which ends with it.
+    pub(crate) fn held_by(self, client: Child) -> Self {
+        let peer = Peer::Contained(Some(client));
+        Self { peer, ..self }
+    }
+}
+
+/// The hello of a newcomer, and what came after the first line.
+async fn hear(
+    stream: &UnixStream,
+    expected: &Expected,
+    patience: Duration,
+) -> Result<(Option<Report>, FrameReader), Refusal> {
+    let mut reader = FrameReader::new(MAX_FRAME);
+    let first = tokio::time::timeout(patience, opening(stream, &mut reader));
+    let opening = first.await.map_err(|_| Refusal::Silent)??;
+    judge_opening(&opening, expected)?;
+    let hello = match opening {
+        Opening::Report(report) => Some(report),
+        Opening::Resume(_) => None,
+    };
+    Ok((hello, reader))
 }
 
 fn judge_opening(opening: &Opening, expected: &Expected) -> Result<(), Refusal> {
@@ -197,6 +234,8 @@ const HELLO: &str = "hello";
 const RESUME: &str = "resume";
 /// As long as the container itself waits for its welcome.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The engine starts a process first.
+const PATIENCE_WITH_ENGINES: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -263,10 +302,10 @@ mod tests {
         };
         let returner = Expected::Returner {
             token: secret.clone(),
-            process: Identity {
+            process: Some(Identity {
                 pid: 1,
                 start_time: 1,
-            },
+            }),
         };
         let resume = format!(
             r#"{{"type":"resume","protocol":1,"resume_token":"{}"}}"#,

@@ -51,6 +51,7 @@ impl Past {
                     peer: PeerEnd::Exited,
                     fault: None,
                     resumed: admitted.resumed,
+                    transport: admitted.transport(),
                 }),
             },
         }

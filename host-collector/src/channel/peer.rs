@@ -8,15 +8,26 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::Pid,
 };
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, process::Child};
 
 use super::pidfd::Pidfd;
 
-/// A connected process and a handle by which its end is known.
+/// Who is at the other end, and how its end is known.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    pidfd: Pidfd,
-    identity: Option<Identity>,
+pub(crate) enum Peer {
+    /// A process of this machine, and a handle on it.
+    Pinned {
+        /// The handle.
+        pidfd: Pidfd,
+        /// Which it is, where /proc could be asked.
+        identity: Option<Identity>,
+    },
+    /// PID 1 of a container whose engine brings the channel, perhaps from another machine. Its end
+    /// is the container's, which the engine tells.
+    Contained(
+        #[expect(dead_code, reason = "held, so that the engine's client ends with it")]
+        Option<Child>,
+    ),
 }
 
 impl Peer {
@@ -35,7 +46,7 @@ impl Peer {
         if is_ready(stream, PollFlags::RDHUP | PollFlags::HUP) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Self { pidfd, identity })
+        Ok(Self::Pinned { pidfd, identity })
     }
 
     /// Takes hold of a process that was pinned before; `None` if it has ended.
@@ -48,7 +59,7 @@ impl Peer {
         let pidfd = Pidfd::open(pid).ok()?;
         // Only now that the pidfd is held can this not be about a later one.
         let found = identity(wanted.pid).filter(|found| *found == wanted)?;
-        Some(Self {
+        Some(Self::Pinned {
             pidfd,
             identity: Some(found),
         })
@@ -56,20 +67,31 @@ impl Peer {
 
     /// Which process it is, where /proc could be asked.
     pub(crate) const fn identity(&self) -> Option<Identity> {
-        self.identity
+        match self {
+            Self::Pinned { identity, .. } => *identity,
+            Self::Contained(_) => None,
+        }
+    }
+
+    /// Whether the engine brings the channel.
+    pub(crate) const fn is_contained(&self) -> bool {
+        matches!(self, Self::Contained(_))
     }
 
     /// Waits until the process has ended.
     pub(crate) async fn exited(&self) {
-        self.pidfd.ended().await;
+        match self {
+            Self::Pinned { pidfd, .. } => pidfd.ended().await,
+            Self::Contained(_) => std::future::pending().await,
+        }
     }
 
-    /// What is known of it now.
-    pub(crate) fn state(&self) -> PeerEnd {
-        if is_ready(&self.pidfd, PollFlags::IN) {
-            PeerEnd::Exited
-        } else {
-            PeerEnd::Alive
+    /// What is known of it when the engine has said this of the container.
+    pub(crate) fn state(&self, container: PeerEnd) -> PeerEnd {
+        match self {
+            Self::Pinned { pidfd, .. } if is_ready(pidfd, PollFlags::IN) => PeerEnd::Exited,
+            Self::Pinned { .. } => PeerEnd::Alive,
+            Self::Contained(_) => container,
         }
     }
 }
@@ -107,7 +129,10 @@ mod tests {
     fn a_peer_that_is_there_is_alive() {
         with_runtime(async {
             let (ours, _theirs) = UnixStream::pair().unwrap();
-            assert_eq!(Peer::pin(&ours).unwrap().state(), PeerEnd::Alive);
+            assert_eq!(
+                Peer::pin(&ours).unwrap().state(PeerEnd::Exited),
+                PeerEnd::Alive
+            );
         });
     }
 
@@ -125,11 +150,20 @@ mod tests {
         with_runtime(async {
             let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
             let peer = Peer::find(identity(child.id().cast_signed()).unwrap()).unwrap();
-            assert_eq!(peer.state(), PeerEnd::Alive);
+            assert_eq!(peer.state(PeerEnd::Exited), PeerEnd::Alive);
             drop(child.stdin.take());
             peer.exited().await;
-            assert_eq!(peer.state(), PeerEnd::Exited);
+            assert_eq!(peer.state(PeerEnd::Alive), PeerEnd::Exited);
             child.wait().unwrap();
         });
+    }
+
+    #[test]
+    fn of_a_container_s_process_the_engine_knows_the_end() {
+        let peer = Peer::Contained(None);
+        assert!(peer.identity().is_none());
+        for end in [PeerEnd::Alive, PeerEnd::Exited] {
+            assert_eq!(peer.state(end), end);
+        }
     }
 }

@@ -1,16 +1,21 @@
 //! The conversation with the admitted container: read, journal, acknowledge, until it ends.
 
-use std::{io, ops::ControlFlow, pin::Pin, time::Instant};
+use std::{
+    io,
+    ops::ControlFlow,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
 use report::{
     Account, FrameError, FrameReader, HostMessage, PROTOCOL, PeerEnd, Received, Report, Welcome,
 };
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
-use tokio::{net::UnixStream, sync::mpsc};
+use tokio::{net::UnixStream, sync::mpsc, time::timeout};
 
 use super::{
     allowance::Allowance, attendance::Reports, greeting::Greeted, journal::Journal, peer::Peer,
-    voice::Voice,
+    voice::Voice, way::Transport,
 };
 
 /// Why the collector hung up on a container.
@@ -40,7 +45,7 @@ pub(crate) struct Session<'a> {
     account: Account,
     resumed: u64,
     on_message: &'a mut (dyn FnMut(&Received) + Send),
-    orders: Option<mpsc::Receiver<HostMessage>>,
+    orders: Option<&'a mut mpsc::Receiver<HostMessage>>,
 }
 
 impl<'a> Session<'a> {
@@ -83,7 +88,7 @@ impl<'a> Session<'a> {
     }
 
     /// Hands on what comes out of `orders`.
-    pub(crate) fn with_orders(self, orders: Option<mpsc::Receiver<HostMessage>>) -> Self {
+    pub(crate) fn with_orders(self, orders: Option<&'a mut mpsc::Receiver<HostMessage>>) -> Self {
         Self { orders, ..self }
     }
 
@@ -91,40 +96,69 @@ impl<'a> Session<'a> {
     pub(crate) async fn listen(
         mut self,
         peer: Peer,
-        mut over: Pin<&mut impl Future<Output = ()>>,
-    ) -> Reports {
+        mut over: Pin<&mut impl Future<Output = PeerEnd>>,
+    ) -> Heard {
         let heard = self.hear(&peer, over.as_mut()).await;
         // Nothing more can be read; what is left to learn is whether the sender is gone.
-        let (fault, peer) = match heard {
+        let (fault, end) = match heard {
+            Ok(End::Over(container)) => (None, peer.state(container)),
+            Ok(End::Closed) | Err(Fault::Io(_)) if peer.is_contained() => {
+                self.hang_up();
+                // The channel of a container that has ended breaks a moment before that is known.
+                match timeout(RESPITE, over).await {
+                    Ok(container) => (None, container),
+                    Err(_) => {
+                        return Heard::Cut(self.reports(None, PeerEnd::Alive, Transport::Exec));
+                    }
+                }
+            }
             Ok(End::Closed) => (None, self.outlast(&peer, over).await),
-            Ok(End::Over) => (None, peer.state()),
             Err(fault) => (Some(fault), self.outlast(&peer, over).await),
         };
+        let transport = if peer.is_contained() {
+            Transport::Exec
+        } else {
+            Transport::Socket
+        };
+        Heard::Out(self.reports(fault, end, transport))
+    }
+
+    fn reports(self, fault: Option<Fault>, peer: PeerEnd, transport: Transport) -> Reports {
         Reports {
             account: self.account,
             peer,
             fault,
             resumed: self.resumed,
+            transport,
         }
     }
 
-    /// Hangs up and waits for the peer's end.
-    async fn outlast(&mut self, peer: &Peer, over: Pin<&mut impl Future<Output = ()>>) -> PeerEnd {
-        // The other end must see the end of the channel, or it would wait for acknowledgements.
+    /// The other end must see the end of the channel, or it would wait for acknowledgements.
+    fn hang_up(&self) {
         let _ = shutdown(&self.stream, Shutdown::Both);
+    }
+
+    /// Hangs up and waits for the peer's end.
+    async fn outlast(
+        &mut self,
+        peer: &Peer,
+        over: Pin<&mut impl Future<Output = PeerEnd>>,
+    ) -> PeerEnd {
+        self.hang_up();
         tokio::select! {
             () = peer.exited() => PeerEnd::Exited,
-            () = over => peer.state(),
+            container = over => peer.state(container),
         }
     }
 
     async fn hear(
         &mut self,
         peer: &Peer,
-        mut over: Pin<&mut impl Future<Output = ()>>,
+        mut over: Pin<&mut impl Future<Output = PeerEnd>>,
     ) -> Result<End, Fault> {
         let mut allowance = Allowance::new(BYTES_PER_SECOND, Instant::now());
         let mut paused = None;
+        let mut heard = Instant::now();
         // What came with the hello is waiting already.
         self.take(&[])?;
         loop {
@@ -135,6 +169,7 @@ impl<'a> Session<'a> {
                     ready?;
                     let read = self.read_some(UnixStream::try_read)?;
                     let ControlFlow::Continue(count) = read else { return Ok(End::Closed) };
+                    heard = Instant::now();
                     paused = allowance.spend(count, Instant::now());
                 }
                 () = until(paused), if paused.is_some() => paused = None,
@@ -144,7 +179,26 @@ impl<'a> Session<'a> {
                     self.voice.say(&order);
                 }
                 () = peer.exited() => return self.drain(End::Closed),
-                () = over.as_mut() => return self.drain(End::Over),
+                container = over.as_mut() => {
+                    if peer.is_contained() {
+                        let _ = timeout(LAST_WORDS, self.read_to_end()).await;
+                    }
+                    return self.drain(End::Over(container));
+                }
+                // A network may lie between, of whose end nobody tells.
+                () = until(Some(heard + SILENCE)), if peer.is_contained() => {
+                    return Err(Fault::Io(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+    }
+
+    /// Reads what of a container that has ended is still on its way through the engine.
+    async fn read_to_end(&mut self) -> Result<(), Fault> {
+        loop {
+            self.stream.readable().await?;
+            if self.read_some(UnixStream::try_read)?.is_break() {
+                return Ok(());
             }
         }
     }
@@ -220,17 +274,26 @@ impl<'a> Session<'a> {
     }
 }
 
+/// What came of a session.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    /// All that will be heard.
+    Out(Reports),
+    /// What was heard until the engine stopped bringing the channel, of a container that goes on.
+    Cut(Reports),
+}
+
 /// How hearing a peer ended.
 #[derive(Debug, Clone, Copy)]
 enum End {
     /// Nothing more can come.
     Closed,
-    /// The run is over, whatever the peer does.
-    Over,
+    /// The run is over, whatever the peer does, and the engine says this of the container.
+    Over(PeerEnd),
 }
 
 /// The next order; `None` if there will be none.
-async fn next(orders: &mut Option<mpsc::Receiver<HostMessage>>) -> Option<HostMessage> {
+async fn next(orders: &mut Option<&mut mpsc::Receiver<HostMessage>>) -> Option<HostMessage> {
     orders.as_mut()?.recv().await
 }
 
@@ -244,5 +307,11 @@ async fn until(instant: Option<Instant>) {
 pub(crate) const UNREADABLE: &str = "{\"unreadable\":true}\n";
 /// Ten times what a container sends that reports as often as it may.
 const BYTES_PER_SECOND: u32 = 4 * 1024 * 1024;
+/// Four heartbeats, none of which has come.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Between the end of a channel through the engine and the engine's word on the container.
+const RESPITE: Duration = Duration::from_millis(500);
+/// For an engine to hand over what a container said before it ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// More than fits into the buffers of a socket.
 const DRAINED_AT_MOST: usize = 4 * 1024 * 1024;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::secret::Secret;
+use super::{secret::Secret, way::Transport};
 
 /// The secrets of a run, and what its container must know. Kept in the run's directory, which
 /// nobody else can enter, since a collector that was killed must be able to go on.
@@ -16,6 +16,9 @@ pub struct Terms {
     pub seed: [u8; 16],
     /// The digest of the allowlist: a container that reads it otherwise is turned away.
     pub policy_digest: Option<String>,
+    /// The ways that reports may take.
+    #[serde(default)]
+    pub transport: Transport,
 }
 
 impl Terms {
@@ -31,6 +34,7 @@ impl Terms {
             resume_token: Secret::random()?,
             seed,
             policy_digest,
+            transport: Transport::default(),
         })
     }
 }

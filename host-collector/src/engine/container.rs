@@ -5,7 +5,10 @@ use report::Printable;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Engine, EngineError, last_line, plan::LABEL};
+use super::{
+    Engine, EngineError, last_line,
+    plan::{ENTRYPOINT, LABEL},
+};
 use crate::run_id::RunId;
 
 /// A container that was created.
@@ -148,6 +151,17 @@ impl Container<'_> {
         let arguments = ["logs", "--tail", "10", &self.id];
         let (out, error) = self.engine.ask_both("logs", arguments).await?;
         Ok(last_line(if error.is_empty() { &out } else { &error }))
+    }
+
+    /// The client that brings the channel of its PID 1. Started at the root, since the guest may
+    /// have removed the directory that the container starts in.
+    #[must_use]
+    pub fn stream(&self) -> tokio::process::Command {
+        let mut client = tokio::process::Command::new(&self.engine.program);
+        client
+            .args(["exec", "--interactive", "--user", "0:0", "--workdir", "/"])
+            .args([&self.id, ENTRYPOINT, "stream"]);
+        client
     }
 
     /// Removes it, running or not.

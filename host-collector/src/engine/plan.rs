@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use super::{ClientOutput, EngineKind};
-use crate::{channel::Secret, run_id::RunId};
+use crate::{
+    channel::{Secret, Transport},
+    run_id::RunId,
+};
 
 /// Everything that a launch depends on.
 #[derive(Debug, Clone)]
@@ -64,8 +67,10 @@ pub enum Network {
 /// What an allowlist needs inside.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    /// The directory of the report channel.
-    pub channel: PathBuf,
+    /// The directory of the report channel; none where nothing of this host can be mounted.
+    pub channel: Option<PathBuf>,
+    /// The ways that reports may take.
+    pub transport: Transport,
     /// The canonical entries, separated by commas, or `@` and the file inside that has them.
     pub allow: String,
     /// The secret of the report channel.
@@ -103,6 +108,8 @@ pub const WORKSPACE: &str = "/workspace";
 pub const ENTRYPOINT: &str = "/usr/local/bin/sandbox-entrypoint";
 /// Where the report channel's directory is mounted.
 pub const HOST_DIRECTORY: &str = "/run/sandbox-egress/host";
+/// Where PID 1 listens for a channel that the engine brings.
+const ATTACH_DIRECTORY: &str = "/run/sandbox-egress/attach";
 /// Where the host's CA bundle is mounted: where most programs of most images look.
 pub const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// The label by which a run's container is found.
@@ -215,21 +222,25 @@ impl Plan {
             // It would hand on the host's proxy variables, which the guest cannot use.
             self.add(["--http-proxy=false"]);
         }
-        self.add([
-            "--mount",
-            &bind(
-                &guard.channel.to_string_lossy(),
-                HOST_DIRECTORY,
-                ",readonly",
-            ),
-        ]);
+        if let Some(channel) = &guard.channel {
+            let mount = bind(&channel.to_string_lossy(), HOST_DIRECTORY, ",readonly");
+            self.add(["--mount", &mount]);
+        }
+        if guard.transport != Transport::Socket {
+            // The image's own file system may be read-only.
+            self.add([
+                "--mount",
+                &format!("type=tmpfs,dst={ATTACH_DIRECTORY},tmpfs-size=65536,tmpfs-mode=0700"),
+            ]);
+            self.give("SANDBOX_REPORT_TRANSPORT", guard.transport.as_str());
+        }
         self.give("SANDBOX_EGRESS_ALLOW", &guard.allow);
         self.give("SANDBOX_ENFORCE", guard.enforce);
         self.give("SANDBOX_REPORT", guard.report);
-        self.give(
-            "SANDBOX_REPORT_SOCKET",
-            format!("{HOST_DIRECTORY}/report.sock"),
-        );
+        if guard.channel.is_some() {
+            let socket = format!("{HOST_DIRECTORY}/report.sock");
+            self.give("SANDBOX_REPORT_SOCKET", socket);
+        }
         self.give("SANDBOX_REPORT_NONCE", guard.nonce.expose());
         self.give("SANDBOX_RUN_ID", launch.run_id.as_str());
         if !launch.ingress.is_empty() {
@@ -250,9 +261,10 @@ fn bind(source: &str, target: &str, options: &str) -> String {
 }
 
 /// Variables that the run gives to the entrypoint.
-pub(crate) const GIVEN: [&str; 7] = [
+pub(crate) const GIVEN: [&str; 8] = [
     "SANDBOX_RUN_AS",
     "SANDBOX_EGRESS_ALLOW",
+    "SANDBOX_REPORT_TRANSPORT",
     "SANDBOX_ENFORCE",
     "SANDBOX_REPORT",
     "SANDBOX_REPORT_SOCKET",
@@ -303,7 +315,8 @@ mod tests {
     fn allowlist() -> Launch {
         let nonce = Secret::random().unwrap();
         let guard = Guard {
-            channel: "/r/channel".into(),
+            channel: Some("/r/channel".into()),
+            transport: Transport::Socket,
             allow: "a.example,b.example".into(),
             nonce,
             enforce: "name",
@@ -363,7 +376,11 @@ mod tests {
             .iter()
             .map(|(name, _)| name.as_str())
             .collect();
-        assert_eq!(given, GIVEN);
+        let usual: Vec<&str> = GIVEN
+            .into_iter()
+            .filter(|name| !name.ends_with("_TRANSPORT"))
+            .collect();
+        assert_eq!(given, usual);
         for name in given {
             let named = plan
                 .arguments
@@ -375,6 +392,28 @@ mod tests {
             plan.environment
                 .contains(&("SANDBOX_REPORT_NONCE".into(), guard.nonce.expose().into()))
         );
+    }
+
+    #[test]
+    fn a_way_in_is_made_where_one_may_be_needed_and_the_door_is_left_out_where_it_cannot_be() {
+        let mut launch = allowlist();
+        let tmpfs = "--mount type=tmpfs,dst=/run/sandbox-egress/attach,tmpfs-size=65536,tmpfs-mode=0700 \
+                     --env SANDBOX_REPORT_TRANSPORT";
+        let door = "--mount type=bind,src=/r/channel,dst=/run/sandbox-egress/host,readonly";
+        for (transport, channel, wants_way, wants_door) in [
+            (Transport::Socket, Some("/r/channel"), false, true),
+            (Transport::Auto, Some("/r/channel"), true, true),
+            (Transport::Exec, None, true, false),
+        ] {
+            let Network::Allowlist(guard) = &mut launch.network else {
+                unreachable!()
+            };
+            (guard.transport, guard.channel) = (transport, channel.map(Into::into));
+            let line = line(&launch);
+            assert_eq!(line.contains(tmpfs), wants_way, "{line}");
+            assert_eq!(line.contains(door), wants_door, "{line}");
+            assert_eq!(line.contains("SANDBOX_REPORT_SOCKET"), wants_door, "{line}");
+        }
     }
 
     #[test]

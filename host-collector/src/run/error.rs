@@ -88,6 +88,15 @@ pub enum SetUpError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The allowlist fits into no variable, and there is no directory for it.
+    #[error(
+        "the allowlist has {size} bytes, too many where nothing can be mounted: put it into the image, \
+         and name it there with --allow @tool or a preset, or use an engine on this machine"
+    )]
+    LongList {
+        /// Its size.
+        size: usize,
+    },
     /// The system has no randomness to give.
     #[error("cannot name the run: {0}")]
     Randomness(#[from] getrandom::Error),

@@ -14,12 +14,13 @@ use crate::engine::HOST_DIRECTORY;
 
 /// What to say to the entrypoint: the entries, or `@` and the file in which they are. That is laid
 /// into `directory`, which the container sees, read-only, at [`HOST_DIRECTORY`].
-pub(super) fn hand_over(policy: &Policy, directory: &Path) -> Result<String, SetUpError> {
+pub(super) fn hand_over(policy: &Policy, directory: Option<&Path>) -> Result<String, SetUpError> {
     let entries = policy.entries();
     let list = entries.join(",");
     if list.len() <= MOST_IN_VARIABLE {
         return Ok(list);
     }
+    let directory = directory.ok_or(SetUpError::LongList { size: list.len() })?;
     let path = directory.join(FILE);
     write(&path, &entries).map_err(|source| SetUpError::List { path, source })?;
     Ok(format!("@{HOST_DIRECTORY}/{FILE}"))
@@ -47,7 +48,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let policy = Policy::parse("b.example,a.example").unwrap();
         assert_eq!(
-            hand_over(&policy, dir.path()).unwrap(),
+            hand_over(&policy, Some(dir.path())).unwrap(),
             "a.example,b.example"
         );
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
@@ -58,7 +59,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let names: Vec<String> = (0..10_000).map(|n| format!("name-{n}.example")).collect();
         let policy = Policy::from_entries(&names).unwrap();
-        let said = hand_over(&policy, dir.path()).unwrap();
+        let said = hand_over(&policy, Some(dir.path())).unwrap();
         assert_eq!(said, "@/run/sandbox-egress/host/allow.txt");
         let file = dir.path().join("allow.txt");
         let laid = Policy::parse(&fs::read_to_string(&file).unwrap()).unwrap();
@@ -70,7 +71,7 @@ mod tests {
     fn a_file_that_cannot_be_written_is_named() {
         let names: Vec<String> = (0..10_000).map(|n| format!("name-{n}.example")).collect();
         let policy = Policy::from_entries(&names).unwrap();
-        let line = hand_over(&policy, Path::new("/nowhere"))
+        let line = hand_over(&policy, Some(Path::new("/nowhere")))
             .unwrap_err()
             .to_string();
         assert!(line.contains("/nowhere/allow.txt"), "{line}");

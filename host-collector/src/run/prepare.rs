@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     attend::{Launcher, NoRun, Registration, engine_environment},
-    channel::{Terms, directory},
+    channel::{Terms, Transport, directory},
     cli::{NetworkMode, ReportMode, RunArgs},
     engine::{ClientOutput, ENTRYPOINT, Engine, Guard, Identity, Image, Launch, Network},
     environment::{Environment, host_name},
@@ -51,7 +51,11 @@ pub(crate) async fn prepare(
     let identity = identity(asked, caller(), owner, &image, request.policy.is_some())
         .map_err(ConfigError::from)?;
 
-    let place = Place::make(args, &request, environment)?;
+    let transport = match args.transport {
+        Transport::Auto if engine.is_remote(environment).await => Transport::Exec,
+        transport => transport,
+    };
+    let place = Place::make(args, &request, transport, environment)?;
     let warnings = request.warnings();
     let registration = Registration {
         launcher,
@@ -102,6 +106,7 @@ impl Place {
     fn make(
         args: &RunArgs,
         request: &Request,
+        transport: Transport,
         environment: &Environment,
     ) -> Result<Self, SetUpError> {
         let run_id = RunId::random()?;
@@ -119,12 +124,19 @@ impl Place {
                 terms: None,
             });
         };
-        let terms = Terms::random(Some(policy.digest().to_string()))?;
-        let channel = directory(run_dir.path());
-        fs::create_dir(&channel)?;
+        let terms = Terms {
+            transport,
+            ..Terms::random(Some(policy.digest().to_string()))?
+        };
+        let channel = match transport {
+            Transport::Exec => None,
+            Transport::Auto | Transport::Socket => Some(directory(run_dir.path())),
+        };
+        channel.as_ref().map(fs::create_dir).transpose()?;
         let network = Network::Allowlist(Guard {
-            allow: hand_over(policy, &channel)?,
+            allow: hand_over(policy, channel.as_deref())?,
             channel,
+            transport,
             nonce: terms.nonce.clone(),
             enforce: args.enforce.as_str(),
             report: args.report.as_str(),

@@ -110,7 +110,7 @@ impl Network {
         let account = &reports.account;
         let channel = ChannelRecord {
             state,
-            transport: Some("socket".into()),
+            transport: Some(reports.transport.as_str().into()),
             gaps: gaps(account),
             reason,
             resumed: reports.resumed,
@@ -245,6 +245,7 @@ mod tests {
             peer,
             fault: None,
             resumed: 0,
+            transport: crate::channel::Transport::Exec,
         }))
     }
 

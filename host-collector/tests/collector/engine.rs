@@ -55,6 +55,7 @@ impl Host {
         host.on("pull", "exit 1");
         host.on("cp", "exit 0");
         host.on("kill", "exit 0");
+        host.on("exec", "echo 'container is not running' >&2; exit 1");
         host.container(":", &ended(0));
         host.write_engine();
         host
@@ -185,7 +186,7 @@ case "$1" in
     version) echo 99 ;;
     create) echo created ;;
     container) if [ -e running ]; then cat up; elif [ -e begun ]; then cat state; else cat fresh; fi ;;
-    image | pull | cp | kill | logs) . "./$1" ;;
+    image | pull | cp | kill | logs | exec) . "./$1" ;;
     ps) if [ -e made ]; then echo the-container; fi ;;
     wait) exec 8<running && flock 8 ;;
     rm) rm -f made running ;;

@@ -20,3 +20,4 @@ mod run;
 mod schema;
 mod steered;
 mod view;
+mod way;

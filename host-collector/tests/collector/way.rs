@@ -1,0 +1,196 @@
+//! Channels that the engine's `exec` brings: chosen where no socket can be, and worth as much.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::{fd::AsFd as _, unix::net::UnixStream},
+    path::Path,
+};
+
+use host_collector::environment::Environment;
+use report::{Attach, Body, HostMessage};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use serde_json::Value;
+
+use crate::{
+    container::{bye, denied, enforcing, exit, hello, line, resume},
+    engine::{Host, ended},
+};
+
+const RUN: [&str; 5] = ["run", "--allow", "a.example", "--transport", "exec"];
+
+/// A host whose containers wait for a client to bring their channel. Of the parts that PID 1 has to
+/// say each client is told one, and hangs up.
+fn host(parts: &[&[Body]]) -> Host {
+    let host = Host::new();
+    let mut seq = 0;
+    for (number, part) in parts.iter().enumerate() {
+        let mut said = Vec::new();
+        for body in *part {
+            seq += 1;
+            said.extend(line(seq, body.clone()));
+        }
+        fs::write(host.path(&format!("part-{number}")), said).unwrap();
+    }
+    mkfifoat(CWD, host.path("ended"), Mode::RUSR | Mode::WUSR).unwrap();
+    host.container(
+        "export -p >pid1; touch up-in; cat ended >/dev/null; exit 0",
+        &ended(0),
+    );
+    let script = format!(
+        "[ -e up-in ] || {{ echo 'it does not run yet' >&2; exit 1; }}
+        . ./pid1; FAKE_PID_1='{}' '{}' --exact way::plays_pid_1_where_it_is_told_to >/dev/null
+        ls part-* >/dev/null 2>&1 || echo >ended",
+        host.path("").display(),
+        std::env::current_exe().unwrap().display(),
+    );
+    host.on("exec", &script);
+    host
+}
+
+#[test]
+fn plays_pid_1_where_it_is_told_to() {
+    let environment = Environment::of_process();
+    let text = |name| environment.get(name).and_then(|value| value.to_str());
+    let Some(dir) = text("FAKE_PID_1").map(Path::new) else {
+        return;
+    };
+    let nonce = text("SANDBOX_REPORT_NONCE").unwrap();
+    let digest = policy::Policy::parse(text("SANDBOX_EGRESS_ALLOW").unwrap());
+    let digest = digest.unwrap().digest().to_string();
+    let mut stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned().unwrap());
+    let mut said = BufReader::new(stream.try_clone().unwrap()).lines();
+    let attach = said.next().unwrap().unwrap();
+    let attach = Attach::read(attach.as_bytes()).unwrap();
+    let token = fs::read_to_string(dir.join("token")).ok();
+    assert_eq!(attach.secret, token.as_deref().unwrap_or(nonce));
+    if let Some(token) = token {
+        stream.write_all(resume(&token).as_bytes()).unwrap();
+    }
+    let part = (0..9)
+        .map(|n| dir.join(format!("part-{n}")))
+        .find(|part| part.exists());
+    let script = fs::read_to_string(part.as_ref().unwrap()).unwrap();
+    let script = script.replace("NONCE", nonce).replace("DIGEST", &digest);
+    stream.write_all(script.as_bytes()).unwrap();
+    let last: Value = serde_json::from_str(script.lines().last().unwrap()).unwrap();
+    let last = last["seq"].as_u64().unwrap();
+    for line in said.map_while(Result::ok) {
+        match serde_json::from_str(&line).unwrap() {
+            HostMessage::Welcome(welcome) => {
+                fs::write(dir.join("token"), welcome.resume_token).unwrap();
+            }
+            HostMessage::Ack { seq } if seq == last => break,
+            _ => {}
+        }
+    }
+    fs::remove_file(part.unwrap()).unwrap();
+}
+
+fn greeting() -> Body {
+    let Body::Hello(mut hello) = hello("NONCE") else {
+        unreachable!()
+    };
+    hello.policy_digest = Some(report::Printable::new("DIGEST"));
+    Body::Hello(hello)
+}
+
+fn whole() -> Vec<Body> {
+    vec![
+        greeting(),
+        enforcing(),
+        denied("evil.example", 2),
+        exit(0),
+        bye(5, 2),
+    ]
+}
+
+/// What the line says of the channel and of what was refused.
+fn verdict(host: &Host) -> String {
+    let log = host.log();
+    let [line] = &log[..] else { panic!("{log:?}") };
+    let words = ["state", "transport", "resumed"].map(|name| &line["egress_channel"][name]);
+    let [state, transport, resumed] = words.map(|word| word.to_string().replace('"', ""));
+    let counts = [&line["egress_denied"], &line["egress_denied_at_least"]];
+    format!("{state} {transport} {resumed} {} {}", counts[0], counts[1])
+}
+
+#[test]
+fn a_channel_that_the_engine_brings_is_as_good_as_a_socket() {
+    let host = host(&[&whole()]);
+    let done = host.does(&[&RUN[..], &["img"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(verdict(&host), "complete exec null 2 null");
+    let calls = host.calls();
+    let exec = "exec --interactive --user 0:0 --workdir / the-container /usr/local/bin/sandbox-entrypoint stream";
+    assert!(calls.lines().any(|call| call == exec), "{calls}");
+    assert!(
+        !calls.contains("/channel"),
+        "something was mounted: {calls}"
+    );
+    let nonce = fs::read_to_string(host.path("token")).unwrap();
+    assert!(!calls.contains(&nonce), "the secret is in an argument");
+}
+
+#[test]
+fn a_channel_that_breaks_is_brought_again_and_nothing_is_lost() {
+    let parts = whole();
+    let host = host(&[&parts[..2], &parts[2..3], &parts[3..]]);
+    let done = host.does(&[&RUN[..], &["img"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(verdict(&host), "complete exec 2 2 null");
+}
+
+#[test]
+fn a_container_that_ended_without_its_bye_is_interrupted() {
+    let parts = whole();
+    let host = host(&[&parts[..3]]);
+    let done = host.does(&[&RUN[..], &["img"]].concat());
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(verdict(&host), "interrupted exec null null 2");
+}
+
+#[test]
+fn where_the_engine_is_elsewhere_nothing_of_this_host_is_mounted() {
+    let host = host(&[&whole()]);
+    let mut collector = host.collector(&["run", "--allow", "a.example", "img"]);
+    collector.env("DOCKER_HOST", "tcp://elsewhere.example:2375");
+    assert!(collector.status().unwrap().success());
+    assert_eq!(verdict(&host), "complete exec null 2 null");
+    assert!(!host.calls().contains("/channel"), "{}", host.calls());
+}
+
+#[test]
+fn where_nobody_comes_to_the_door_the_engine_is_asked() {
+    let host = host(&[&whole()]);
+    let done = host.does(&["run", "--allow", "a.example", "img"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(verdict(&host), "complete exec null 2 null");
+    assert!(host.calls().contains("/channel"), "{}", host.calls());
+}
+
+#[test]
+fn what_the_engine_says_instead_is_the_reason() {
+    let host = host(&[]);
+    host.on(
+        "exec",
+        "echo 'exec is forbidden here' >&2; echo >ended; exit 1",
+    );
+    let best_effort = [&RUN[..], &["--report", "best-effort", "img"]].concat();
+    let done = host.does(&best_effort);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(verdict(&host), "never_connected null null null null");
+    let reason = host.log()[0]["egress_channel"]["reason"].to_string();
+    assert!(reason.contains("exec is forbidden here"), "{reason}");
+}
+
+#[test]
+fn a_list_that_is_too_long_for_a_variable_needs_a_mount() {
+    let host = host(&[&whole()]);
+    let names: Vec<String> = (0..10_000).map(|n| format!("name-{n}.example")).collect();
+    fs::write(host.path("list.txt"), names.join("\n")).unwrap();
+    let list = format!("@{}", host.path("list.txt").display());
+    let done = host.does(&["run", "--transport", "exec", "--allow", &list, "img"]);
+    assert_eq!(done.code, 125, "{done:?}");
+    assert!(done.stderr.contains("nothing can be mounted"), "{done:?}");
+}
