@@ -2,6 +2,8 @@
 
 #[path = "e2e/attended.rs"]
 mod attended;
+#[path = "e2e/brought.rs"]
+mod brought;
 #[path = "e2e/by_hand.rs"]
 mod by_hand;
 #[path = "e2e/collected.rs"]
@@ -59,6 +61,7 @@ fn main() -> anyhow::Result<ExitCode> {
         ];
         let more: [(&str, &[_]); 4] = [
             ("attended", &attended::TESTS),
+            ("brought", &brought::TESTS),
             ("collected", &collected::TESTS),
             ("steered", &steered::TESTS),
             ("tampered", &tampered::TESTS),
@@ -69,6 +72,10 @@ fn main() -> anyhow::Result<ExitCode> {
                 trials.push(trial(engine, &format!("{kind}::{name}"), labs, *test));
             }
         }
+    }
+    for (name, test) in brought::REMOTE {
+        let name = format!("brought::{name}");
+        trials.push(trial(Engine::Docker, &name, &docker, test));
     }
     Ok(run(&Arguments::from_args(), trials).exit_code())
 }

@@ -183,7 +183,13 @@ fn channel(session: &Session) -> Check {
         );
     };
     match channel.state {
-        ChannelState::Complete => Check::ok(NAME, "every report of the trial arrived"),
+        ChannelState::Complete => Check::ok(
+            NAME,
+            match channel.transport.as_deref() {
+                Some("exec") => "every report of the trial arrived, through the engine's exec",
+                _ => "every report of the trial arrived, over a socket",
+            },
+        ),
         ChannelState::Gap
         | ChannelState::Interrupted
         | ChannelState::NeverConnected
@@ -193,8 +199,8 @@ fn channel(session: &Session) -> Check {
                 .reason
                 .as_deref()
                 .unwrap_or("the account is not complete"),
-            "the container must reach a unix socket of the host: with a remote engine or a \
-             virtual machine it cannot",
+            "the container must reach a unix socket of the host, or the engine must let this user \
+             `exec` in it",
         ),
     }
 }

@@ -67,7 +67,7 @@ fn a_host_that_delivers_is_told_so_thing_by_thing() {
     assert_eq!(text.code, 0, "{text:?}");
     assert!(
         text.stdout
-            .contains("ok    channel        every report of the trial arrived\n"),
+            .contains("ok    channel        every report of the trial arrived, over a socket\n"),
         "{text:?}"
     );
 }

@@ -37,8 +37,9 @@ pub(crate) const TESTS: [(&str, LabTest); 4] = [
 /// A host of its own for one run, whose guest waits to be told to go on.
 pub(crate) struct Stage<'a> {
     lab: &'a Lab,
-    files: Files,
+    pub(crate) files: Files,
     runtime: TempDir,
+    more: &'static [&'static str],
 }
 
 impl<'a> Stage<'a> {
@@ -53,7 +54,13 @@ impl<'a> Stage<'a> {
             lab,
             files,
             runtime,
+            more: &[],
         })
+    }
+
+    /// Whose runs have these options as well.
+    pub(crate) fn with(self, more: &'static [&'static str]) -> Self {
+        Self { more, ..self }
     }
 
     /// `host-collector VERB` up to the image.
@@ -64,6 +71,7 @@ impl<'a> Stage<'a> {
             .collector(&self.files, Network::Allowlist, &[allow]);
         let mut command = self.collector();
         command.args(verb).args(run.get_args().skip(1));
+        command.args(self.more);
         command
     }
 
@@ -90,13 +98,18 @@ impl<'a> Stage<'a> {
         fs::write(self.fifo("go"), "go\n").context("let the guest go on")
     }
 
-    /// Waits until the collector has stored something.
+    /// Waits until the collector has stored a report.
     fn journaled(&self, run: &str, what: &str) -> anyhow::Result<()> {
-        let journal = format!("host-collector/runs/{run}/journal.jsonl");
+        self.stored(run, "journal.jsonl", what)
+    }
+
+    /// Waits until the collector has stored something.
+    pub(crate) fn stored(&self, run: &str, file: &str, what: &str) -> anyhow::Result<()> {
+        let file = format!("host-collector/runs/{run}/{file}");
         let look = "until grep -q -F \"$1\" \"$0\"; do sleep 0.02; done";
         let mut shell = Command::new("timeout");
         shell.args(["60", "sh", "-c", look]);
-        shell.arg(self.runtime.path().join(journal));
+        shell.arg(self.runtime.path().join(file));
         output_of(shell.arg(what)).map(drop)
     }
 
@@ -107,7 +120,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The line of a run, which is waited for.
-    fn finish(&self, run: &str) -> anyhow::Result<Value> {
+    pub(crate) fn finish(&self, run: &str) -> anyhow::Result<Value> {
         let line = output_of(self.collector().args(["finish", run]))?;
         Ok(serde_json::from_str(&line)?)
     }
@@ -155,7 +168,12 @@ fn says(line: &Value, wanted: &str) -> anyhow::Result<()> {
 }
 
 fn killed_and_recovered(lab: &Lab) -> anyhow::Result<()> {
-    let stage = Stage::set(lab)?;
+    recovered(&Stage::set(lab)?).map(drop)
+}
+
+/// The line of a run whose collector was killed.
+pub(crate) fn recovered(stage: &Stage<'_>) -> anyhow::Result<Value> {
+    let lab = stage.lab;
     let run = stage.kill_collector(
         "curl -sS https://denied.test/
         echo 1 >said; read line <go
@@ -177,7 +195,7 @@ fn killed_and_recovered(lab: &Lab) -> anyhow::Result<()> {
         stage.run_id().is_err(),
         "the run's directory is still there"
     );
-    Ok(())
+    Ok(line)
 }
 
 fn killed_and_ended(lab: &Lab) -> anyhow::Result<()> {

@@ -52,7 +52,7 @@ pub(crate) const TESTS: [(&str, LabTest); 15] = [
     ("a-run-is-listed-and-shown-to-its-owner-alone", listed),
 ];
 
-fn allow(lab: &Lab) -> [String; 1] {
+pub(crate) fn allow(lab: &Lab) -> [String; 1] {
     [format!("allowed.test@{}", lab.internet().subnet().v4_net())]
 }
 

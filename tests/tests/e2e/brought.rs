@@ -1,0 +1,145 @@
+//! Runs whose reports the engine takes out of the container, since no socket of this host's can be
+//! in it, or nobody wants one there.
+
+use std::{
+    io,
+    net::{Shutdown, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    thread,
+};
+
+use anyhow::{Context, ensure};
+use sandbox_egress_tests::{
+    case::Network,
+    contained::{BASE, Lab},
+    process::{Finished, Running, output_of},
+};
+use serde_json::Value;
+
+use crate::{
+    LabTest,
+    attended::{self, Stage},
+    collected::allow,
+    on_terminal,
+};
+
+pub(crate) const TESTS: [(&str, LabTest); 3] = [
+    ("a-terminal-is-kept-to-the-guest", terminal),
+    ("a-break-of-the-channel-loses-no-report", broken),
+    (
+        "a-run-whose-collector-was-killed-loses-no-report",
+        recovered,
+    ),
+];
+
+/// Those that need an engine which can be reached over the network.
+pub(crate) const REMOTE: [(&str, LabTest); 1] = [(
+    "an-engine-over-the-network-is-asked-for-the-reports",
+    remote,
+)];
+
+const THROUGH_ENGINE: [&str; 2] = ["--transport", "exec"];
+
+/// What a session line says of the channel, of what was refused and of the end, one word each.
+fn words(line: &Value) -> String {
+    let word = |pointer| match line.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => "-".to_owned(),
+    };
+    let pointers = [
+        "/egress_channel/state",
+        "/egress_channel/transport",
+        "/egress_channel/resumed",
+        "/egress_denied",
+        "/exit_code",
+    ];
+    pointers.map(word).join(" ")
+}
+
+fn terminal(lab: &Lab) -> anyhow::Result<()> {
+    let files = lab.files()?;
+    let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
+    command.args(["--transport", "exec", "-it", BASE, "--"]);
+    command.args(on_terminal::GUEST);
+    on_terminal::is_kept(&command)?;
+    let line = files.session_line()?.context("no session line")?;
+    let words = words(&line);
+    ensure!(words == "complete exec - 0 4", "{words}");
+    Ok(())
+}
+
+/// The process in the container that brings the channel is killed by root, as nobody else could.
+fn broken(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?.with(&THROUGH_ENGINE);
+    let mut command = stage.launch(&["run"]);
+    let guest = "curl -s https://denied.test/; echo >said; read line <go
+        curl -s https://denied.test/; exit 3";
+    command.args([BASE, "--", "bash", "-c", guest]);
+    let running = Running::start(&mut command)?;
+    stage.said()?;
+    let (run, container) = (stage.run_id()?, lab.container()?);
+    let kill = "kill -KILL $(grep -lz '^stream$' /proc/[0-9]*/cmdline | cut -d / -f 3)";
+    let mut exec = lab.engine().command(["exec", "--user=0:0", &container]);
+    output_of(exec.args(["bash", "-c", kill]))?;
+    stage.stored(&run, "admitted.json", "\"resumed\":1")?;
+    stage.go_on()?;
+    let Finished { code, stderr, .. } = running.finish()?;
+    ensure!(code == 3, "{code}: {stderr}");
+    let line = stage.files.session_line()?.context("no session line")?;
+    let words = words(&line);
+    ensure!(words == "complete exec 1 2 3", "{words}: {line}");
+    Ok(())
+}
+
+fn recovered(lab: &Lab) -> anyhow::Result<()> {
+    let line = attended::recovered(&Stage::set(lab)?.with(&THROUGH_ENGINE))?;
+    let words = words(&line);
+    ensure!(words == "complete exec 1 4 3", "{words}: {line}");
+    Ok(())
+}
+
+/// The engine's client speaks TCP, so that nothing of this host seems to be mountable.
+fn remote(lab: &Lab) -> anyhow::Result<()> {
+    let address = relay("/var/run/docker.sock")?;
+    let files = lab.files()?;
+    let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
+    command.env("DOCKER_HOST", format!("tcp://{address}"));
+    command.args([BASE, "--", "bash", "-c"]);
+    command.arg("curl -s https://denied.test/; [ ! -e /run/sandbox-egress/host ]; exit 7");
+    let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
+    ensure!(code == 7, "{code}: {stderr}");
+    let line = files.session_line()?.context("no session line")?;
+    let words = words(&line);
+    ensure!(words == "complete exec - 1 7", "{words}: {line}");
+    Ok(())
+}
+
+/// Hands every connection to a port of loopback on to a socket, each half for itself, until the test
+/// program ends.
+fn relay(socket: &'static str) -> anyhow::Result<std::net::SocketAddr> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?;
+    thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            if let Ok(service) = UnixStream::connect(socket) {
+                let _ = hand_on(client, service);
+            }
+        }
+    });
+    Ok(address)
+}
+
+fn hand_on(client: TcpStream, service: UnixStream) -> io::Result<()> {
+    let (mut from, mut to) = (client.try_clone()?, service.try_clone()?);
+    thread::spawn(move || {
+        let _ = io::copy(&mut from, &mut to);
+        let _ = to.shutdown(Shutdown::Write);
+    });
+    thread::spawn(move || {
+        let (mut client, mut service) = (client, service);
+        let _ = io::copy(&mut service, &mut client);
+        let _ = client.shutdown(Shutdown::Write);
+    });
+    Ok(())
+}
