@@ -16,6 +16,21 @@ use crate::failure::Failure;
 
 /// The variable that asks for it.
 pub(crate) const ALLOW: &str = "SANDBOX_EGRESS_ALLOW";
+/// Those in which it goes on where one cannot hold it and no file can be had. All of them together
+/// are about what a program can be started with.
+pub(crate) const ALLOW_CONTINUED: [&str; 11] = [
+    "SANDBOX_EGRESS_ALLOW_2",
+    "SANDBOX_EGRESS_ALLOW_3",
+    "SANDBOX_EGRESS_ALLOW_4",
+    "SANDBOX_EGRESS_ALLOW_5",
+    "SANDBOX_EGRESS_ALLOW_6",
+    "SANDBOX_EGRESS_ALLOW_7",
+    "SANDBOX_EGRESS_ALLOW_8",
+    "SANDBOX_EGRESS_ALLOW_9",
+    "SANDBOX_EGRESS_ALLOW_10",
+    "SANDBOX_EGRESS_ALLOW_11",
+    "SANDBOX_EGRESS_ALLOW_12",
+];
 
 /// Reads the variable's value: a list, or `@` and the absolute path of a file that has one, for a
 /// variable holds at most 128 KiB (`execve(2)`). All of it is read before there is a guest.

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf};
 use policy::Policy;
 
 use crate::{
-    allow::{self, ALLOW},
+    allow::{self, ALLOW, ALLOW_CONTINUED},
     failure::Failure,
     ingress::IngressPort,
     transport::{Ends, HATCH, Transport},
@@ -87,7 +87,7 @@ impl Config {
         }
         check_exec_record(&text)?;
         let allowlist = match text(ALLOW)? {
-            Some(list) => Some(Allowlist::read(&list, &text)?),
+            Some(list) => Some(Allowlist::read(&continued(list, &text)?, &text)?),
             None => None,
         };
         Ok(Self {
@@ -170,6 +170,18 @@ fn report(text: Text<'_>, collector_expected: bool) -> Result<Report, Failure> {
             "use `required`, `best-effort` or `off`",
         )),
     }
+}
+
+/// A list may go on in further variables, as many as there are without a gap: what is missing at its
+/// end is missed by the collector, which compares digests.
+fn continued(mut list: String, text: Text<'_>) -> Result<String, Failure> {
+    for name in ALLOW_CONTINUED {
+        match text(name)? {
+            Some(more) => list.push_str(&more),
+            None => break,
+        }
+    }
+    Ok(list)
 }
 
 fn transport(text: Text<'_>) -> Result<Transport, Failure> {
@@ -292,6 +304,22 @@ mod tests {
     fn without_an_allowlist_nothing_is_asked_for() {
         let config = read(&[("SANDBOX_ENFORCE", "nonsense")]).unwrap();
         assert!(config.allowlist.is_none());
+    }
+
+    #[test]
+    fn a_list_goes_on_from_variable_to_variable_and_stops_at_the_first_that_is_missing() {
+        let [second, third, fourth, ..] = ALLOW_CONTINUED;
+        let config = read(&[
+            (ALLOW, "one.exam"),
+            (second, "ple,two.example,"),
+            (third, "three.example"),
+            ("SANDBOX_EGRESS_ALLOW_5", "five.example"),
+        ]);
+        let policy = config.unwrap().allowlist.unwrap().policy;
+        let entries = ["one.example", "three.example", "two.example"];
+        assert_eq!(policy.entries(), entries);
+        let alone = read(&[(fourth, "four.example")]).unwrap();
+        assert!(alone.allowlist.is_none());
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Channel {
     pub(crate) fn with_client(mut self, client: Client) -> Self {
         self.entrances.way = match self.terms.transport {
             Transport::Socket => None,
-            transport => Some(Way::new(client, transport)),
+            transport @ (Transport::Auto | Transport::Exec) => Some(Way::new(client, transport)),
         };
         self
     }

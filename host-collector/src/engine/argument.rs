@@ -1,6 +1,6 @@
 //! Engine arguments of the user's own: which of them would undo what the run promises.
 
-use super::plan::GIVEN;
+use super::plan::{ALLOW, GIVEN};
 
 /// An argument that is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +66,7 @@ fn under_allowlist(option: &str, value: Option<&str>) -> Option<&'static str> {
         }
         "-u" | "--user" => Some("the entrypoint starts as root and drops it; use --user of `run`"),
         "-e" | "--env" => variable(option, value)
-            .is_some_and(|name| GIVEN.contains(&name))
+            .is_some_and(|name| GIVEN.contains(&name) || name.starts_with(ALLOW))
             .then_some("that variable is set by the run; leave it out"),
         _ => None,
     }

@@ -71,8 +71,9 @@ pub struct Guard {
     pub channel: Option<PathBuf>,
     /// The ways that reports may take.
     pub transport: Transport,
-    /// The canonical entries, separated by commas, or `@` and the file inside that has them.
-    pub allow: String,
+    /// The canonical entries, separated by commas, or `@` and the file inside that has them. Where
+    /// one variable cannot hold them: in pieces.
+    pub allow: Vec<String>,
     /// The secret of the report channel.
     pub nonce: Secret,
     /// `name`, `address` or `auto`.
@@ -234,7 +235,12 @@ impl Plan {
             ]);
             self.give("SANDBOX_REPORT_TRANSPORT", guard.transport.as_str());
         }
-        self.give("SANDBOX_EGRESS_ALLOW", &guard.allow);
+        for (number, piece) in (1..).zip(&guard.allow) {
+            match number {
+                1 => self.give(ALLOW, piece),
+                _ => self.give(&format!("{ALLOW}_{number}"), piece),
+            }
+        }
         self.give("SANDBOX_ENFORCE", guard.enforce);
         self.give("SANDBOX_REPORT", guard.report);
         if guard.channel.is_some() {
@@ -260,10 +266,12 @@ fn bind(source: &str, target: &str, options: &str) -> String {
     format!("type=bind,{quoted},dst={target}{options}")
 }
 
+/// The variable of the list; it goes on in others of this name and a number.
+pub(crate) const ALLOW: &str = "SANDBOX_EGRESS_ALLOW";
 /// Variables that the run gives to the entrypoint.
 pub(crate) const GIVEN: [&str; 8] = [
     "SANDBOX_RUN_AS",
-    "SANDBOX_EGRESS_ALLOW",
+    ALLOW,
     "SANDBOX_REPORT_TRANSPORT",
     "SANDBOX_ENFORCE",
     "SANDBOX_REPORT",
@@ -317,7 +325,7 @@ mod tests {
         let guard = Guard {
             channel: Some("/r/channel".into()),
             transport: Transport::Socket,
-            allow: "a.example,b.example".into(),
+            allow: vec!["a.example,b.example".into()],
             nonce,
             enforce: "name",
             report: "required",
@@ -413,6 +421,23 @@ mod tests {
             assert_eq!(line.contains(tmpfs), wants_way, "{line}");
             assert_eq!(line.contains(door), wants_door, "{line}");
             assert_eq!(line.contains("SANDBOX_REPORT_SOCKET"), wants_door, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_list_in_pieces_goes_on_from_variable_to_variable() {
+        let mut launch = allowlist();
+        if let Network::Allowlist(guard) = &mut launch.network {
+            guard.allow = vec!["a.exa".into(), "mple".into()];
+        }
+        let plan = plan(&launch);
+        for (name, piece) in [(ALLOW, "a.exa"), ("SANDBOX_EGRESS_ALLOW_2", "mple")] {
+            assert!(
+                plan.arguments
+                    .windows(2)
+                    .any(|pair| pair == ["--env", name])
+            );
+            assert!(plan.environment.contains(&(name.into(), piece.into())));
         }
     }
 

@@ -88,14 +88,16 @@ pub enum SetUpError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The allowlist fits into no variable, and there is no directory for it.
+    /// The allowlist is longer than variables can hold, and there is no directory for it.
     #[error(
-        "the allowlist has {size} bytes, too many where nothing can be mounted: put it into the image, \
-         and name it there with --allow @tool or a preset, or use an engine on this machine"
+        "the allowlist has {size} bytes, and at most {most} reach a container where nothing can be \
+         mounted; shorten it with wildcards, or run on an engine of this machine"
     )]
     LongList {
         /// Its size.
         size: usize,
+        /// The largest.
+        most: usize,
     },
     /// The system has no randomness to give.
     #[error("cannot name the run: {0}")]

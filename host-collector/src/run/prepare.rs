@@ -53,7 +53,7 @@ pub(crate) async fn prepare(
 
     let transport = match args.transport {
         Transport::Auto if engine.is_remote(environment).await => Transport::Exec,
-        transport => transport,
+        Transport::Auto | Transport::Socket | Transport::Exec => args.transport,
     };
     let place = Place::make(args, &request, transport, environment)?;
     let warnings = request.warnings();
