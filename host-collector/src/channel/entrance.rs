@@ -11,7 +11,7 @@ use super::{
     greeting::{Expected, Greeted, Refusal},
     past::Standing,
     terms::Terms,
-    way::Way,
+    way::{Transport, Way},
 };
 
 /// A container that was let in.
@@ -36,6 +36,15 @@ pub(crate) struct Entrances {
 }
 
 impl Entrances {
+    /// Leaves one open only: whoever was welcomed comes back the way that it came.
+    fn keep_to(&mut self, transport: Transport) {
+        match transport {
+            Transport::Socket => self.way = None,
+            Transport::Exec => self.door = None,
+            Transport::Auto => {}
+        }
+    }
+
     /// Waits for the peer that says the right thing, whichever way it takes.
     async fn admit(&mut self, expected: Expected, refusals: &mut Refusals) -> io::Result<Greeted> {
         let expected = Arc::new(expected);
@@ -94,6 +103,7 @@ pub(crate) async fn enter(
             })
         }
         Standing::Somebody(account, mut who, peer) => {
+            entrances.keep_to(who.transport());
             let expected = Expected::Returner {
                 token: terms.resume_token.clone(),
                 process: who.identity(),

@@ -96,7 +96,7 @@ impl Way {
         };
         match greeted {
             Ok(greeted) => Ok(greeted.held_by(client)),
-            Err(Refusal::Gone(_)) => Err(Vain::NotIn(last_words(client).await)),
+            Err(Refusal::Gone(_) | Refusal::Silent) => Err(Vain::NotIn(last_words(client).await)),
             Err(refusal) => Err(Vain::Refused(refusal)),
         }
     }
@@ -165,14 +165,15 @@ async fn last_words(mut client: Child) -> Printable {
     }
     let said = String::from_utf8_lossy(&said);
     let line = said.lines().map(str::trim).rfind(|line| !line.is_empty());
-    Printable::new(line.unwrap_or("the engine's client ended without a word"))
+    Printable::new(line.unwrap_or("the engine's client has not said why"))
 }
 
 /// How long a container that was made may take to come to the door by itself: an engine takes a
 /// third of that to start it.
 const HEAD_START: Duration = Duration::from_secs(1);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+/// A container may be suspended for long, and no `exec` enters it then.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -219,7 +220,7 @@ mod tests {
     async fn what_a_client_says_last_is_why_it_came_to_nothing_and_counts_as_nobody() {
         for (script, said) in [
             ("echo one >&2; echo ' two ' >&2; exit 1", "two"),
-            ("exit 1", "the engine's client ended without a word"),
+            ("exit 1", "the engine's client has not said why"),
         ] {
             let vain = shell(script).attempt(&newcomer()).await;
             let Err(Vain::NotIn(why)) = vain else {
