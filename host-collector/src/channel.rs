@@ -179,13 +179,14 @@ impl Channel {
         let reports = loop {
             // The door is closed and its socket gone before the welcome: while the guest is at
             // work there is nothing to connect to.
-            let entered = enter(
+            // Boxed, since it is large and done with before the long part begins.
+            let entered = Box::pin(enter(
                 &mut entrances,
                 &terms,
                 standing,
                 &mut refusals,
                 over.as_mut(),
-            );
+            ));
             let Entered {
                 greeted,
                 who,
