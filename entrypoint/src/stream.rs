@@ -5,7 +5,7 @@
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io,
+    io::{self, Read, Write},
     net::Shutdown,
     os::{
         fd::AsFd,
@@ -93,17 +93,31 @@ fn hand_on(mut input: File, mut output: File, channel: &UnixStream) -> io::Resul
     let mut inwards = channel.try_clone()?;
     thread::Builder::new().spawn(move || {
         // However that ends, there will be no acknowledgement any more.
-        let _ = io::copy(&mut input, &mut inwards);
+        let _ = copy(&mut input, &mut inwards);
         let _ = inwards.shutdown(Shutdown::Both);
     })?;
     // The other half does not outlive this process.
-    io::copy(&mut &*channel, &mut output).map(drop)
+    copy(&mut &*channel, &mut output)
+}
+
+/// Not `io::copy`, which would splice: the kernel keeps a pipe locked while it waits for a socket to
+/// have something for it, and whoever is to read what is in the pipe already waits as long.
+fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        let count = match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        to.write_all(buffer.get(..count).unwrap_or_default())?;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
-        io::{Read as _, Write as _},
         os::unix::{fs::chown, net::UnixListener},
         path::PathBuf,
     };
@@ -141,6 +155,25 @@ mod tests {
         pid1.write_all(b"again").unwrap();
         host.read_exact(&mut buffer).unwrap();
         assert_eq!(&buffer, b"again");
+        drop(pid1);
+        assert!(handing.join().unwrap().is_ok());
+    }
+
+    #[test]
+    fn what_was_said_into_a_pipe_is_there_while_the_next_word_is_waited_for() {
+        let (mut pid1, channel) = UnixStream::pair().unwrap();
+        let (_host, standard) = UnixStream::pair().unwrap();
+        let (mut reader, writer) = io::pipe().unwrap();
+        let output = File::from(std::os::fd::OwnedFd::from(writer));
+        let handing = thread::spawn(move || hand_on(end_of(standard), output, &channel));
+        for word in [b"one", b"two"] {
+            pid1.write_all(word).unwrap();
+            // The other thread waits for more by then, as likely as not.
+            thread::yield_now();
+            let mut heard = [0; 3];
+            reader.read_exact(&mut heard).unwrap();
+            assert_eq!(&heard, word);
+        }
         drop(pid1);
         assert!(handing.join().unwrap().is_ok());
     }

@@ -127,7 +127,7 @@ pub(crate) async fn greet_through(
 impl Greeted {
     /// With the client that brings the channel, which ends with it.
     pub(crate) fn held_by(self, client: Child) -> Self {
-        let peer = Peer::Contained(Some(client));
+        let peer = Peer::Contained(Some(Box::new(client)));
         Self { peer, ..self }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Peer {
     /// is the container's, which the engine tells.
     Contained(
         #[expect(dead_code, reason = "held, so that the engine's client ends with it")]
-        Option<Child>,
+        Option<Box<Child>>,
     ),
 }
 
