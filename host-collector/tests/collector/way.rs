@@ -78,12 +78,12 @@ fn plays_pid_1_where_it_is_told_to() {
     let last: Value = serde_json::from_str(script.lines().last().unwrap()).unwrap();
     let last = last["seq"].as_u64().unwrap();
     for line in said.map_while(Result::ok) {
-        match serde_json::from_str(&line).unwrap() {
-            HostMessage::Welcome(welcome) => {
-                fs::write(dir.join("token"), welcome.resume_token).unwrap();
-            }
-            HostMessage::Ack { seq } if seq == last => break,
-            HostMessage::Ack { .. } | HostMessage::Unknown => {}
+        let said: HostMessage = serde_json::from_str(&line).unwrap();
+        if let HostMessage::Welcome(welcome) = &said {
+            fs::write(dir.join("token"), &welcome.resume_token).unwrap();
+        }
+        if said == (HostMessage::Ack { seq: last }) {
+            break;
         }
     }
     fs::remove_file(part.unwrap()).unwrap();
