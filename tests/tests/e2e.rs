@@ -59,7 +59,7 @@ fn main() -> anyhow::Result<ExitCode> {
             ("contract", &contract::TESTS),
             ("ended", &ended::TESTS),
         ];
-        let more: [(&str, &[_]); 4] = [
+        let more: [(&str, &[_]); 5] = [
             ("attended", &attended::TESTS),
             ("brought", &brought::TESTS),
             ("collected", &collected::TESTS),
