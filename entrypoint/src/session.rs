@@ -248,7 +248,9 @@ impl Session {
     /// The rules first: whatever comes of the rest, they hold the guest to the new list.
     fn follow(&mut self, next: Next) {
         if self.decider.is_drained() {
-            let refused = self.steering.give_up("no proxy can follow it: the run ends, or is enforced by address");
+            let refused = self
+                .steering
+                .give_up("no proxy can follow it: the run ends, or is enforced by address");
             return self.tell(refused);
         }
         match self.firewall.follow(&next.policy) {
