@@ -1,6 +1,9 @@
 //! Everything that the rules depend on, whichever part of the kernel they are loaded into.
 
-use std::{collections::BTreeSet, net};
+use std::{
+    collections::BTreeSet,
+    net::{self, IpAddr},
+};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use policy::{AddressRule, Policy, PortRange};
@@ -83,6 +86,20 @@ pub(super) const LOOPBACK: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(net::Ipv4Addr::new(127, 0, 0, 0), 8)),
     IpNet::V6(Ipv6Net::new_assert(net::Ipv6Addr::LOCALHOST, 128)),
 ];
+/// Resolvers of the engine's that have an address of loopback for themselves, and so listen
+/// there at a port that is not 53 and that anybody can find.
+pub(super) fn resolvers_apart(here: &Surroundings) -> BTreeSet<IpAddr> {
+    let resolvers = here.resolvers.iter().copied();
+    let apart = resolvers.filter(|&resolver| {
+        resolver.is_loopback() && ![V4_LOCALHOST, V6_LOCALHOST].contains(&resolver)
+    });
+    apart.chain([DOCKERS_RESOLVER]).collect()
+}
+
+const V4_LOCALHOST: IpAddr = IpAddr::V4(net::Ipv4Addr::LOCALHOST);
+const V6_LOCALHOST: IpAddr = IpAddr::V6(net::Ipv6Addr::LOCALHOST);
+/// Where docker's listens on networks that users make, whatever /etc/resolv.conf has come to say.
+const DOCKERS_RESOLVER: IpAddr = IpAddr::V4(net::Ipv4Addr::new(127, 0, 0, 11));
 const OVERFLOW_UID: u32 = 65534;
 
 #[cfg(test)]

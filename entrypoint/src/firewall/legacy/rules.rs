@@ -15,7 +15,7 @@ use super::{
 };
 use crate::firewall::{
     LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD,
-    plan::{LOOPBACK, Plan},
+    plan::{LOOPBACK, Plan, resolvers_apart},
 };
 
 /// The script of one family, for a kernel with these abilities.
@@ -133,6 +133,11 @@ impl Rules<'_> {
         // A flow belongs to who opened it, however long the kernel keeps it.
         let onwards = format!("-m connmark --mark {OURS} -m conntrack --ctdir ORIGINAL");
         table.rule(OUTPUT, format_args!("{onwards} -j {OTHERS}"));
+        for resolver in resolvers_apart(&self.plan.here) {
+            if resolver.is_ipv4() == (self.family == Family::V4) {
+                table.rule(OUTPUT, format_args!("-d {resolver} -j {OTHERS}"));
+            }
+        }
         let answers = udp("sport", 53, 53);
         table.rule(OUTPUT, format_args!("{answers} -j {OTHERS}"));
         table.rule(OUTPUT, "-o lo -j ACCEPT");
@@ -454,6 +459,17 @@ mod tests {
                            -j sandbox_others";
             assert_eq!(output, Some(refused));
         }
+    }
+
+    #[test]
+    fn an_engine_s_resolver_is_reached_by_the_proxy_and_root_alone() {
+        let [v4, v6] = whole("example.com");
+        let order = [
+            "-A sandbox_output -d 127.0.0.11 -j sandbox_others\n",
+            "-A sandbox_output -o lo -j ACCEPT\n",
+        ];
+        assert!(places(&v4, order).is_sorted(), "{v4}");
+        assert!(!v6.contains("127.0.0.11"), "{v6}");
     }
 
     #[test]

@@ -9,14 +9,14 @@ use policy::AddressRule;
 use super::{
     DENIED_PACKETS, DENIED_QUIC,
     terms::{
-        Part, TCP, Term, accept, any_of, claim, claimed, count, ct_state, daddr, dport, drop,
-        established, field, goto, is, is_not, log, meta, network, number, onwards, ports, prohibit,
-        protocol, redirected, reset, word,
+        Part, TCP, Term, accept, address, any_of, claim, claimed, count, ct_state, daddr, dport,
+        drop, established, field, goto, is, is_not, log, meta, network, number, onwards, ports,
+        prohibit, protocol, redirected, reset, word,
     },
     transaction::{FORWARD, LEAVING, OUTPUT, REFUSE, Transaction, by_family},
 };
 use crate::{
-    firewall::plan::{LOOPBACK, root_uids},
+    firewall::plan::{LOOPBACK, resolvers_apart, root_uids},
     surroundings::Surroundings,
 };
 
@@ -41,6 +41,16 @@ pub(super) fn claim_flows(
     let others = is_not(meta(MetaKey::Skuid), us(here, proxy));
     let taken = vec![claimed(), onwards(), others];
     rules.rule(OUTPUT, [taken, refuse().into()].concat());
+}
+
+/// Where an engine's resolver listens for itself, only the proxy and root come. What was aimed at
+/// port 53 of it has another destination by now; the rest would ask it past the proxy.
+pub(super) fn close_back_doors(here: &Surroundings, proxy: u32, rules: &mut Transaction) {
+    for resolver in resolvers_apart(here) {
+        let to = is(daddr(resolver), address(resolver));
+        let others = is_not(meta(MetaKey::Skuid), us(here, Some(proxy)));
+        rules.rule(OUTPUT, [vec![to, others], refuse().into()].concat());
+    }
 }
 
 /// Engines let anybody bind port 53. Where the resolver is on loopback, the guest could answer in

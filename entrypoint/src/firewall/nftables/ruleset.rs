@@ -26,6 +26,7 @@ impl Plan {
         self.add_sets(&mut rules);
         // nat output sees the first packet of a flow.
         outgoing::claim_flows(NAT_OUTPUT, &self.here, Some(self.proxy_uid), &mut rules);
+        outgoing::close_back_doors(&self.here, self.proxy_uid, &mut rules);
         self.redirect_dns(&mut rules);
         redirect_named_streams(&mut rules);
         self.redirect_streams(&mut rules);
@@ -299,6 +300,29 @@ mod tests {
         let (_, output) = text.split_once("chain output {").unwrap();
         let first = output.lines().nth(2).unwrap().trim();
         assert!(first.starts_with(refused), "{first}");
+    }
+
+    #[test]
+    fn an_engine_s_resolver_is_reached_by_the_proxy_and_root_alone() {
+        let mut plan = plan("example.com", &[]);
+        for (resolvers, refused) in [
+            (&["10.0.0.53"][..], &["127.0.0.11"][..]),
+            (&["127.0.0.11", "127.0.0.1", "::1"], &["127.0.0.11"]),
+            (&["127.0.0.53"], &["127.0.0.11", "127.0.0.53"]),
+        ] {
+            plan.here.resolvers = resolvers.iter().map(|text| text.parse().unwrap()).collect();
+            let text = loaded(&plan);
+            let (before, _) = text.split_once("oifname \"lo\" accept").unwrap();
+            let (_, output) = before.split_once("chain output {").unwrap();
+            let others = "meta skuid != { 0, 990, 65534 } counter name \"denied_packets\"";
+            let found: Vec<_> = output
+                .lines()
+                .filter_map(|line| line.trim().strip_prefix("ip daddr "))
+                .filter(|rule| rule.contains(others))
+                .map(|rule| rule.split(' ').next().unwrap())
+                .collect();
+            assert_eq!(found, refused, "{text}");
+        }
     }
 
     #[test]
