@@ -83,8 +83,8 @@ fn reading(c: &mut Criterion) {
     group.bench_function("a line that is too deep", |b| {
         b.iter(|| {
             lines(black_box(&deep), |line| {
-                assert!(Report::read(line).is_err())
-            })
+                assert!(Report::read(line).is_err());
+            });
         });
     });
     group.finish();
