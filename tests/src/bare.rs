@@ -188,18 +188,38 @@ fn line(attendance: &Attendance) -> Value {
             })
         });
     let totals = account.totals();
-    json!({
+    let distinct = account.refused().distinct();
+    let mut line = json!({
         "egress_channel": {"state": attendance.verdict().state, "reason": attendance.shortfall()},
         "egress_degradations": account.enforcing().map(|enforcing| &enforcing.degradations),
         "egress_enforcement": account.enforcing().map(|enforcing| enforcing.enforcement),
         "end_reason": account.exit().map(|exit| exit.end_reason),
         "signal": account.exit().and_then(|exit| exit.signal),
         "processes": {"outlived_root": account.exit().map(|exit| exit.outlived_root)},
-        "egress_denied": totals.denied.values().sum::<u64>(),
         "egress_denied_by_reason": totals.denied,
         "egress_denied_hosts": denied.collect::<Vec<_>>(),
+        "egress_denied_hosts_distinct": distinct.count,
         "egress_hosts": allowed.collect::<Vec<_>>(),
-    })
+    });
+    let bound = if attendance.verdict().state.is_final() {
+        ""
+    } else {
+        "_at_least"
+    };
+    let numbers = [
+        ("egress_denied", totals.denied.values().sum::<u64>()),
+        ("egress_allowed", totals.connections),
+    ];
+    let numbers = numbers.map(|(field, number)| (format!("{field}{bound}"), number.into()));
+    let estimated = (
+        "egress_denied_hosts_distinct_estimated".to_owned(),
+        true.into(),
+    );
+    if let Some(fields) = line.as_object_mut() {
+        fields.extend(numbers);
+        fields.extend(distinct.estimated.then_some(estimated));
+    }
+    line
 }
 
 /// A place for one guest: namespace, files and the directory of its channel.

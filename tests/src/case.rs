@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use serde::Deserialize;
 
 use crate::{
+    deed::Deed,
     internet::{Account, Subnet},
     process::Finished,
     record::Expected,
@@ -56,6 +57,10 @@ pub struct Case {
     /// Where it makes none all the same, of the varieties of those.
     #[serde(default)]
     not_in: Vec<Place>,
+    /// What is done from outside, each time that the guest says `./meanwhile`: it goes on after
+    /// that. Only in containers, and in the part `faults` of the tests.
+    #[serde(default)]
+    pub meanwhile: Vec<Vec<Deed>>,
     /// The exit code.
     #[serde(default)]
     exit: i32,

@@ -339,7 +339,7 @@ mod tests {
             },
             line: json!({
                 "egress_channel": {"state": "complete"}, "egress_enforcement": "name",
-                "end_reason": "exited", "egress_denied": 2,
+                "end_reason": "exited", "egress_denied": 2, "egress_allowed": 0,
                 "egress_denied_by_reason": {"dns_not_allowed": 2},
                 "egress_denied_hosts": [{"host": "denied.test", "port": 53, "proto": "udp",
                     "reason": "dns_not_allowed", "count": 2}],

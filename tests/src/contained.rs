@@ -4,6 +4,8 @@
 mod network;
 mod remapped;
 mod rootless;
+mod scene;
+mod stage;
 
 use std::{fs, path::PathBuf, process::Command};
 
@@ -11,7 +13,8 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use self::{network::EngineNetwork, rootless::Uplink};
+pub use self::stage::Stage;
+use self::{network::EngineNetwork, rootless::Uplink, scene::Scene};
 use crate::{
     case::{Case, GUEST_MODULE, Network, Outcome, Place},
     internet::{Internet, Site, Subnet},
@@ -240,12 +243,16 @@ impl Lab {
     pub fn check(&self, case: &Case) -> anyhow::Result<()> {
         self.internet.reset()?;
         let subnet = self.internet.subnet();
-        let files = self.files()?;
+        let stage = Stage::set(self)?;
+        let files = &stage.files;
         let mut allow = case.allow(subnet);
         if case.is_long() {
             allow = vec![files.list(&allow)?];
         }
-        let mut command = self.collector(&files, case.network, &allow);
+        let mut command = self.collector(files, case.network, &allow);
+        if !case.meanwhile.is_empty() {
+            command.env("XDG_RUNTIME_DIR", stage.runtime());
+        }
         command.args(
             case.env(subnet)
                 .map(|(name, value)| format!("--engine-arg=--env={name}={value}")),
@@ -254,7 +261,19 @@ impl Lab {
             .args(case.arguments())
             .args([BASE, "--"])
             .args(case.command(subnet));
-        let finished = Running::start(&mut command)?.finish()?;
+        let running = Running::start(&mut command)?;
+        let scene = Scene {
+            stage: &stage,
+            collector: running.pid()?,
+        };
+        for deeds in &case.meanwhile {
+            scene.play(deeds)?;
+        }
+        let finished = running.finish()?;
+        if let Ok(run) = stage.run_id() {
+            // Its collector was killed.
+            stage.finish(&run)?;
+        }
         let account = self.internet.account()?;
         let outcome = Outcome {
             finished,

@@ -9,6 +9,7 @@ mod dns;
 mod ledger;
 mod origin;
 mod plan;
+mod resolver;
 mod site;
 
 use std::{
@@ -31,7 +32,7 @@ use self::{
     origin::{Origin, Visits},
     plan::Plan,
 };
-pub use self::{ledger::Arrival, plan::Subnet, site::Site};
+pub use self::{ledger::Arrival, plan::Subnet, resolver::Resolver, site::Site};
 use crate::namespace::{Namespace, unique};
 
 /// A running internet. It ends, with everything it made, when it is dropped.
@@ -152,8 +153,14 @@ impl Internet {
         guest.ip(&format!("-6 route add default via {gateway6}"))
     }
 
-    /// Forgets what was seen.
+    /// Decides what becomes of questions, until the next reset.
+    pub fn set_resolver(&self, state: Resolver) -> anyhow::Result<()> {
+        resolver::set(&self.namespace, state)
+    }
+
+    /// Forgets what was seen, and answers questions.
     pub fn reset(&self) -> anyhow::Result<()> {
+        self.set_resolver(Resolver::Answers)?;
         self.visits.take();
         self.server.take_asked();
         ledger::reset(&self.namespace)

@@ -8,9 +8,10 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
 
@@ -61,6 +62,11 @@ impl Running {
         self.child.id()
     }
 
+    /// The same, as the kernel's calls take it.
+    pub fn pid(&self) -> anyhow::Result<Pid> {
+        id_of(&self.child)
+    }
+
     /// Waits for its end; kills it, and says what it had written, once [`PATIENCE`] is over.
     pub fn finish(mut self) -> anyhow::Result<Finished> {
         let ended = wait_for_end(&self.child, PATIENCE)?;
@@ -93,6 +99,18 @@ pub fn output_of(command: &mut Command) -> anyhow::Result<String> {
         );
     }
     Ok(finished.stdout)
+}
+
+/// Waits for the end of a process that may be nobody's child here.
+pub fn wait_for_exit(process: Pid) -> anyhow::Result<()> {
+    let handle = match pidfd_open(process, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Ok(()),
+        other => other.context("find a process")?,
+    };
+    let bound = Timespec::try_from(PATIENCE)?;
+    let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&bound))?;
+    ensure!(ended > 0, "{process:?} goes on");
+    Ok(())
 }
 
 /// Whether `child` ended within `bound`.

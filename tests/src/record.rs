@@ -30,6 +30,11 @@ pub struct Expected {
     /// What was done without, each by a part of its sentence, where that is asked.
     #[serde(default)]
     degradations: Vec<String>,
+    /// How many refusals there were at least, where nobody knows how many there were.
+    at_least: Option<u64>,
+    /// How many refused hosts there were, and whether that is an estimate: `1025 exactly`, or
+    /// `100000 about`.
+    distinct: Option<String>,
     /// How many processes outlived the guest's first one, where that is asked.
     outlived: Option<u64>,
     /// Every destination that was let through: `host:port connections failures`.
@@ -53,6 +58,8 @@ impl Expected {
             by_reason: None,
             denied_varies: false,
             degradations: Vec::new(),
+            at_least: None,
+            distinct: None,
             outlived: None,
             allowed,
             end_reason: exited(),
@@ -88,7 +95,7 @@ impl Expected {
             let mut wanted: Vec<_> = wanted.iter().map(|entry| subnet.fill(entry)).collect();
             wanted.sort_unstable();
             if self.is_partial() && field == "egress_denied_hosts" {
-                found.retain(|entry| wanted.contains(entry));
+                found.retain(|entry| wanted.iter().any(|wanted| is_as_wanted(entry, wanted)));
             }
             if !are_as_wanted(&found, &wanted) {
                 wrong.push(format!("{field} is {found:#?}, not {wanted:#?}"));
@@ -104,6 +111,7 @@ impl Expected {
         let missing = self.degradations.iter().filter(|part| !has(part));
         wrong.extend(missing.map(|part| format!("{part:?} is in none of {told:?}")));
         wrong.extend(self.sums(line));
+        wrong.extend(self.boundaries(line));
         wrong.extend(self.contradictions(line));
         wrong
     }
@@ -129,6 +137,46 @@ impl Expected {
         if self.outlived.is_some_and(|count| count != outlived) {
             wrong.push(format!("outlived by {outlived}, not {:?}", self.outlived));
         }
+        let distinct = number(line, "egress_denied_hosts_distinct");
+        let estimated = line.get("egress_denied_hosts_distinct_estimated").is_some();
+        if self
+            .distinct
+            .as_ref()
+            .is_some_and(|wanted| !is_so_many(distinct, estimated, wanted))
+        {
+            let about = if estimated { "about" } else { "exactly" };
+            wrong.push(format!("{distinct} {about}, not {:?}", self.distinct));
+        }
+        wrong
+    }
+
+    /// Whether a number is called a lower bound where it is one, and nowhere else.
+    fn boundaries(&self, line: &Value) -> Vec<String> {
+        let (is_final, is_bound) = match self.state.as_str() {
+            "complete" | "gap" => (true, false),
+            "interrupted" => (false, true),
+            // Nobody counted.
+            _ => (false, false),
+        };
+        let fields = ["egress_denied", "egress_allowed"].into_iter();
+        let pairs = fields.flat_map(|field| {
+            [
+                (field.to_owned(), is_final),
+                (format!("{field}_at_least"), is_bound),
+            ]
+        });
+        let mut wrong: Vec<_> = pairs
+            .filter(|(field, due)| line.get(field).is_some() != *due)
+            .map(|(field, due)| {
+                format!("{field} {}", if due { "is missing" } else { "is not due" })
+            })
+            .collect();
+        if let Some(wanted) = self.at_least {
+            let found = line.get("egress_denied_at_least").and_then(Value::as_u64);
+            if found != Some(wanted) {
+                wrong.push(format!("denied at least {found:?}, not {wanted}"));
+            }
+        }
         wrong
     }
 
@@ -151,10 +199,29 @@ impl Expected {
 
 fn are_as_wanted(found: &[String], wanted: &[String]) -> bool {
     found.len() == wanted.len()
-        && found.iter().zip(wanted).all(|(found, wanted)| {
-            let mut pairs = found.split(' ').zip(wanted.split(' '));
-            pairs.all(|(found, wanted)| found == wanted || (wanted == "*" && found != "0"))
-        })
+        && found
+            .iter()
+            .zip(wanted)
+            .all(|(found, wanted)| is_as_wanted(found, wanted))
+}
+
+fn is_as_wanted(found: &str, wanted: &str) -> bool {
+    let mut pairs = found.split(' ').zip(wanted.split(' '));
+    pairs.all(|(found, wanted)| found == wanted || (wanted == "*" && found != "0"))
+}
+
+/// Whether a number of hosts, or an estimate of it, is that of a case.
+fn is_so_many(count: u64, estimated: bool, wanted: &str) -> bool {
+    let (number, kind) = wanted.split_once(' ').unwrap_or((wanted, ""));
+    let Ok(number) = number.parse::<u64>() else {
+        return false;
+    };
+    match kind {
+        "exactly" => !estimated && count == number,
+        // The error of one in thirty is exceeded five times over once in a million runs.
+        "about" => estimated && count.abs_diff(number) <= number / 6,
+        _ => false,
+    }
 }
 
 fn by_reason(line: &Value) -> BTreeMap<String, u64> {
@@ -253,6 +320,7 @@ mod tests {
             "egress_enforcement": "name",
             "end_reason": "exited",
             "egress_denied": 3,
+            "egress_allowed": 2,
             "egress_denied_by_reason": {"not_allowed": 2, "packet": 1},
             "egress_denied_hosts": [
                 {"host": "b.test", "port": 443, "proto": "tcp", "reason": "not_allowed", "count": 2},
@@ -289,6 +357,49 @@ mod tests {
         none["egress_hosts"][0]["failures"] = json!(0);
         let down = Expected::complete(expected().denied, vec!["a.test:443 * *".to_owned()]);
         assert_ne!(down.differences(Subnet::new(1), &none), [""; 0]);
+    }
+
+    #[test]
+    fn a_lower_bound_is_called_one_and_no_other_number_is() {
+        let of = |text: &str, line: &Value| {
+            let expected: Expected = toml::from_str(text).unwrap();
+            expected.boundaries(line).len()
+        };
+        let whole = json!({"egress_denied": 3, "egress_allowed": 1});
+        let bound = json!({"egress_denied_at_least": 3, "egress_allowed_at_least": 1});
+        for (state, line, wrong) in [
+            ("complete", &whole, 0),
+            ("gap", &whole, 0),
+            ("interrupted", &whole, 4),
+            ("never_connected", &whole, 2),
+            ("complete", &bound, 4),
+            ("interrupted", &bound, 0),
+            ("not_applicable", &bound, 2),
+            ("never_connected", &json!({}), 0),
+        ] {
+            assert_eq!(
+                of(&format!("state = '{state}'"), line),
+                wrong,
+                "{state} {line}"
+            );
+        }
+        assert_eq!(of("state = 'interrupted'\nat_least = 3", &bound), 0);
+        assert_eq!(of("state = 'interrupted'\nat_least = 2", &bound), 1);
+    }
+
+    #[test]
+    fn a_number_is_an_estimate_where_it_is_said_to_be_one() {
+        for (count, estimated, wanted, is) in [
+            (1024, false, "1024 exactly", true),
+            (1024, true, "1024 exactly", false),
+            (1023, false, "1024 exactly", false),
+            (95_000, true, "100000 about", true),
+            (80_000, true, "100000 about", false),
+            (100_000, false, "100000 about", false),
+            (7, false, "7", false),
+        ] {
+            assert_eq!(is_so_many(count, estimated, wanted), is, "{count} {wanted}");
+        }
     }
 
     #[test]

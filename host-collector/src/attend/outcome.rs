@@ -114,9 +114,15 @@ pub(super) fn refusal(driven: &Driven, registration: &Registration) -> Result<i3
 /// The exit code of a run: from whoever knows it best.
 pub(crate) fn exit_code(driven: &Driven) -> Option<i32> {
     let of_engine = driven.state.as_ref().and_then(State::exit_code);
+    let reported = driven.attendance.as_ref().and_then(exit);
+    let reported = reported.and_then(reported_code);
+    // With this code a client says that the engine is gone, and nothing of the guest.
+    let of_client = driven
+        .client_code
+        .filter(|&code| code != SET_UP || reported.is_none());
     of_engine
-        .or(driven.client_code)
-        .or_else(|| reported_code(driven.attendance.as_ref().and_then(exit)?))
+        .or(of_client)
+        .or(reported)
         .or_else(|| finish_code(driven))
 }
 
@@ -493,6 +499,8 @@ mod tests {
         let ended = || Some(state(true, 3, false));
         assert_eq!(of(ended(), Some(4), reported(), Some(told)), Some(3));
         assert_eq!(of(None, Some(4), reported(), Some(told)), Some(4));
+        assert_eq!(of(None, Some(125), reported(), Some(told)), Some(143));
+        assert_eq!(of(None, Some(125), None, None), Some(125));
         assert_eq!(of(None, None, reported(), Some(told)), Some(143));
         assert_eq!(of(None, None, None, Some(told)), Some(9));
         assert_eq!(of(None, None, None, None), None);

@@ -96,7 +96,10 @@ async fn wait_for_client(
         watched.container = Some(followed.container().id().to_owned());
     }
     watched.was_stopped = signals.were_handed_on();
-    watched.seen = Some((launched, Timestamp::now(), clock.elapsed()));
+    // By the clock that does not step: the other may have been set meanwhile.
+    let lasted = clock.elapsed();
+    let ended = launched.saturating_add(lasted).unwrap_or(launched);
+    watched.seen = Some((launched, ended, lasted));
     watched
 }
 

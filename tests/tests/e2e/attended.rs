@@ -3,21 +3,17 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
 use anyhow::{Context, ensure};
-use rustix::fs::{CWD, Mode, mkfifoat};
 use sandbox_egress_tests::{
-    case::Network,
-    contained::{BASE, Files, Lab},
+    contained::{BASE, Lab, Stage},
     process::{Finished, Running, output_of},
-    programs::{open_to, public_directory},
     terminal::OnTerminal,
 };
 use serde_json::Value;
-use tempfile::TempDir;
 
 use crate::LabTest;
 
@@ -34,114 +30,21 @@ pub(crate) const TESTS: [(&str, LabTest); 4] = [
     ("a-run-is-launched-by-another-program", prepared),
 ];
 
-/// A host of its own for one run, whose guest waits to be told to go on.
-pub(crate) struct Stage<'a> {
-    lab: &'a Lab,
-    pub(crate) files: Files,
-    runtime: TempDir,
-    more: &'static [&'static str],
-}
-
-impl<'a> Stage<'a> {
-    pub(crate) fn set(lab: &'a Lab) -> anyhow::Result<Self> {
-        let (files, runtime) = (lab.files()?, public_directory()?);
-        for name in ["said", "go"] {
-            let path = files.workspace().join(name);
-            mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR)?;
-            open_to(&path, 0o666)?;
-        }
-        Ok(Self {
-            lab,
-            files,
-            runtime,
-            more: &[],
-        })
-    }
-
-    /// Whose runs have these options as well.
-    pub(crate) fn with(self, more: &'static [&'static str]) -> Self {
-        Self { more, ..self }
-    }
-
-    /// `host-collector VERB` up to the image.
-    pub(crate) fn launch(&self, verb: &[&str]) -> Command {
-        let allow = format!("allowed.test@{}", self.lab.internet().subnet().v4_net());
-        let run = self
-            .lab
-            .collector(&self.files, Network::Allowlist, &[allow]);
-        let mut command = self.collector();
-        command.args(verb).args(run.get_args().skip(1));
-        command.args(self.more);
-        command
-    }
-
-    /// `host-collector` on this host.
-    pub(crate) fn collector(&self) -> Command {
-        let mut command = self.lab.collector_verb();
-        command
-            .env("SANDBOX_AUDIT_DIR", self.files.audit())
-            .env("XDG_RUNTIME_DIR", self.runtime.path());
-        command
-    }
-
-    fn fifo(&self, name: &str) -> PathBuf {
-        self.files.workspace().join(name)
-    }
-
-    /// Waits until the guest says that it has come so far.
-    pub(crate) fn said(&self) -> anyhow::Result<()> {
-        let fifo = self.fifo("said");
-        output_of(Command::new("timeout").args(["60", "cat"]).arg(fifo)).map(drop)
-    }
-
-    pub(crate) fn go_on(&self) -> anyhow::Result<()> {
-        fs::write(self.fifo("go"), "go\n").context("let the guest go on")
-    }
-
-    /// Waits until the collector has stored a report.
-    fn journaled(&self, run: &str, what: &str) -> anyhow::Result<()> {
-        self.stored(run, "journal.jsonl", what)
-    }
-
-    /// Waits until the collector has stored something.
-    pub(crate) fn stored(&self, run: &str, file: &str, what: &str) -> anyhow::Result<()> {
-        let file = format!("host-collector/runs/{run}/{file}");
-        let look = "until grep -q -F \"$1\" \"$0\"; do sleep 0.02; done";
-        let mut shell = Command::new("timeout");
-        shell.args(["60", "sh", "-c", look]);
-        shell.arg(self.runtime.path().join(file));
-        output_of(shell.arg(what)).map(drop)
-    }
-
-    pub(crate) fn run_id(&self) -> anyhow::Result<String> {
-        let runs = self.runtime.path().join("host-collector/runs");
-        let entry = fs::read_dir(runs)?.next().context("no run")??;
-        Ok(entry.file_name().to_string_lossy().into_owned())
-    }
-
-    /// The line of a run, which is waited for.
-    pub(crate) fn finish(&self, run: &str) -> anyhow::Result<Value> {
-        let line = output_of(self.collector().args(["finish", run]))?;
-        Ok(serde_json::from_str(&line)?)
-    }
-
-    /// Starts a run and kills its collector when the guest has been refused something, and has said
-    /// so.
-    fn kill_collector(&self, guest: &str) -> anyhow::Result<String> {
-        let mut command = self.launch(&["run"]);
-        command.args([BASE, "--", "bash", "-c", guest]);
-        let mut collector = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        self.said()?;
-        let run = self.run_id()?;
-        self.journaled(&run, "denied.test")?;
-        collector.kill()?;
-        collector.wait()?;
-        Ok(run)
-    }
+/// Starts a run and kills its collector when the guest has been refused something, and has said so.
+fn kill_collector(stage: &Stage<'_>, guest: &str) -> anyhow::Result<String> {
+    let mut command = stage.launch(&["run"]);
+    command.args([BASE, "--", "bash", "-c", guest]);
+    let mut collector = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    stage.said()?;
+    let run = stage.run_id()?;
+    stage.journaled(&run, "denied.test")?;
+    collector.kill()?;
+    collector.wait()?;
+    Ok(run)
 }
 
 /// What a session line says, one word each.
@@ -174,7 +77,8 @@ fn killed_and_recovered(lab: &Lab) -> anyhow::Result<()> {
 /// The line of a run whose collector was killed.
 pub(crate) fn recovered(stage: &Stage<'_>) -> anyhow::Result<Value> {
     let lab = stage.lab;
-    let run = stage.kill_collector(
+    let run = kill_collector(
+        stage,
         "curl -sS https://denied.test/
         echo 1 >said; read line <go
         curl -sS https://denied.test/; curl -sS https://other.test/
@@ -200,7 +104,10 @@ pub(crate) fn recovered(stage: &Stage<'_>) -> anyhow::Result<Value> {
 
 fn killed_and_ended(lab: &Lab) -> anyhow::Result<()> {
     let stage = Stage::set(lab)?;
-    let run = stage.kill_collector("curl -sS https://denied.test/; echo >said; read line <go")?;
+    let run = kill_collector(
+        &stage,
+        "curl -sS https://denied.test/; echo >said; read line <go",
+    )?;
     output_of(&mut lab.command(["kill", &lab.container()?]))?;
     let line = stage.finish(&run)?;
     says(&line, "interrupted - - 137 - 1")?;

@@ -11,17 +11,12 @@ use std::{
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
     case::Network,
-    contained::{BASE, Lab},
+    contained::{BASE, Lab, Stage},
     process::{Finished, Running, output_of},
 };
 use serde_json::Value;
 
-use crate::{
-    LabTest,
-    attended::{self, Stage},
-    collected::allow,
-    on_terminal,
-};
+use crate::{LabTest, attended, collected::allow, on_terminal};
 
 pub(crate) const TESTS: [(&str, LabTest); 3] = [
     ("a-terminal-is-kept-to-the-guest", terminal),

@@ -4,12 +4,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
-    contained::{BASE, Lab},
+    contained::{BASE, Lab, Stage},
     process::output_of,
 };
 use serde_json::Value;
 
-use crate::{LabTest, attended::Stage};
+use crate::LabTest;
 
 pub(crate) const TESTS: [(&str, LabTest); 2] = [
     ("a-list-is-changed-while-the-run-lasts", changed),
@@ -22,7 +22,7 @@ import http.client, os, socket, subprocess, sys, time
 
 def step(name):
     with open('said', 'w') as said:
-        said.write(name)
+        said.write(name + '\n')
     with open('go') as go:
         go.readline()
 

@@ -1,0 +1,50 @@
+//! Tests of whole programs in labs of an engine's.
+
+use std::sync::Arc;
+
+use libtest_mimic::{Failed, Trial};
+
+use crate::{
+    contained::{Engine, Lab},
+    pool::Pool,
+};
+
+/// The labs of one engine.
+pub type Labs = Arc<Pool<Lab>>;
+
+/// A test in a lab, whatever its engine.
+pub type LabTest = fn(&Lab) -> anyhow::Result<()>;
+
+/// Every engine and its labs, of which there are none yet.
+#[must_use]
+pub fn engines() -> [(Engine, Labs); 4] {
+    let labs: [fn() -> anyhow::Result<Lab>; 4] = [
+        || Lab::create(Engine::Docker),
+        || Lab::create(Engine::Podman),
+        || Lab::create(Engine::Remapped),
+        || Lab::create(Engine::Rootless),
+    ];
+    let [docker, podman, remapped, rootless] = labs.map(|make| Arc::new(Pool::new(make)));
+    [
+        (Engine::Docker, docker),
+        (Engine::Podman, podman),
+        (Engine::Remapped, remapped),
+        (Engine::Rootless, rootless),
+    ]
+}
+
+/// A test in a lab of `engine`, named after both.
+#[must_use]
+pub fn in_lab(
+    engine: Engine,
+    name: &str,
+    labs: &Labs,
+    test: impl Fn(&Lab) -> anyhow::Result<()> + Send + 'static,
+) -> Trial {
+    let labs = Arc::clone(labs);
+    let run = move || {
+        labs.with(test)
+            .map_err(|error| Failed::from(format!("{error:#}")))
+    };
+    Trial::test(format!("{}::{name}", engine.name()), run)
+}

@@ -1,0 +1,38 @@
+//! What befalls runs of docker and podman from outside: killed and stopped processes, full disks,
+//! a resolver that is gone. Each must leave nothing open, and a record that is true.
+
+#[path = "faults/clock.rs"]
+mod clock;
+#[path = "faults/disks.rs"]
+mod disks;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, run};
+use sandbox_egress_tests::{
+    case::Case,
+    contained::Engine,
+    trials::{engines, in_lab},
+};
+
+fn main() -> anyhow::Result<ExitCode> {
+    let mut trials = Vec::new();
+    for (engine, labs) in engines() {
+        // Others' root is no other in what befalls a run.
+        if !matches!(engine, Engine::Docker | Engine::Podman) {
+            continue;
+        }
+        for (name, case) in Case::read_all(engine.place())? {
+            if !case.meanwhile.is_empty() {
+                trials.push(in_lab(engine, &name, &labs, move |lab| lab.check(&case)));
+            }
+        }
+        for (name, test) in clock::TESTS {
+            trials.push(in_lab(engine, &format!("clock::{name}"), &labs, test));
+        }
+        for (name, test) in disks::TESTS {
+            trials.push(in_lab(engine, &format!("disks::{name}"), &labs, test));
+        }
+    }
+    Ok(run(&Arguments::from_args(), trials).exit_code())
+}
