@@ -73,12 +73,7 @@ impl RunDir {
         path.push(run_id.as_str());
         make(&path)?;
         let lock = path.join(LOCK);
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let held = options.open(&lock).and_then(|file| {
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            Ok(file)
-        });
+        let held = new_lock(&path.join(UNHELD), &lock);
         match held {
             Ok(lock) => Ok(Self {
                 path,
@@ -217,15 +212,31 @@ fn runs(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("host-collector").join("runs")
 }
 
+/// A lock that is held before it has its name: somebody who looks for runs that nobody attends to
+/// would take one that is free, and with it the run that is being made.
+fn new_lock(unheld: &Path, lock: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(unheld)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    fs::rename(unheld, lock)?;
+    Ok(file)
+}
+
 /// A directory without a lock is about to get one, or its maker was killed before it did.
 fn remove_if_old(path: &Path) {
     let made = fs::metadata(path).and_then(|metadata| metadata.modified());
     let age = made.map(|made| SystemTime::now().duration_since(made).unwrap_or_default());
     if age.is_ok_and(|age| age > Duration::from_secs(60)) {
+        let _ = fs::remove_file(path.join(UNHELD));
         let _ = fs::remove_dir(path);
     }
 }
 
+const UNHELD: &str = "lock.new";
 const LOCK: &str = "lock";
 
 fn private_directory(path: &Path) -> Result<(), RunDirError> {
@@ -301,6 +312,31 @@ mod tests {
             line.contains("/nowhere/host-collector") && line.contains("XDG_RUNTIME_DIR"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn whoever_looks_for_runs_without_an_attendant_never_gets_one_that_is_being_made() {
+        let runtime = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            let (made, is_made) = std::sync::mpsc::channel::<()>();
+            let runtime = runtime.path();
+            let looking = scope.spawn(move || {
+                let mut taken = 0;
+                while is_made.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
+                    let runs = all(runtime).into_iter();
+                    taken += runs
+                        .filter(|run| !matches!(RunDir::take(runtime, run), Ok(None)))
+                        .count();
+                }
+                taken
+            });
+            let runs: Vec<_> = (0..500)
+                .map(|_| RunDir::create(runtime, &RunId::random().unwrap()))
+                .collect();
+            drop(made);
+            assert_eq!(looking.join().unwrap(), 0);
+            assert!(runs.iter().all(Result::is_ok), "{runs:?}");
+        });
     }
 
     #[test]

@@ -461,10 +461,6 @@ fn mistakes_in_the_request_are_one_line_each_and_code_78() {
             "name only",
         ),
         (
-            &["run", "--allow", "a.example", "--enforce", "address", "img"],
-            "not available yet",
-        ),
-        (
             &["run", "--allow", "a.example", "-t", "img"],
             "leave --tty out",
         ),
