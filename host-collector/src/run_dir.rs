@@ -266,6 +266,8 @@ fn make(path: &Path) -> Result<(), RunDirError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn mode(path: &Path) -> u32 {
@@ -317,23 +319,23 @@ mod tests {
     #[test]
     fn whoever_looks_for_runs_without_an_attendant_never_gets_one_that_is_being_made() {
         let runtime = tempfile::tempdir().unwrap();
+        let all_made = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let (made, is_made) = std::sync::mpsc::channel::<()>();
             let runtime = runtime.path();
-            let looking = scope.spawn(move || {
+            let looking = scope.spawn(|| {
                 let mut taken = 0;
-                while is_made.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
-                    let runs = all(runtime).into_iter();
-                    taken += runs
-                        .filter(|run| !matches!(RunDir::take(runtime, run), Ok(None)))
-                        .count();
+                while !all_made.load(Ordering::Relaxed) {
+                    let taking = all(runtime)
+                        .into_iter()
+                        .map(|run| RunDir::take(runtime, &run));
+                    taken += taking.filter(|took| !matches!(took, Ok(None))).count();
                 }
                 taken
             });
             let runs: Vec<_> = (0..500)
                 .map(|_| RunDir::create(runtime, &RunId::random().unwrap()))
                 .collect();
-            drop(made);
+            all_made.store(true, Ordering::Relaxed);
             assert_eq!(looking.join().unwrap(), 0);
             assert!(runs.iter().all(Result::is_ok), "{runs:?}");
         });
