@@ -1,8 +1,8 @@
-//! Tests of whole programs in labs of an engine's.
+//! Tests of whole programs in labs: how many at once, and in which.
 
-use std::sync::Arc;
+use std::{num::NonZero, sync::Arc, thread::available_parallelism};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Arguments, Failed, Trial};
 
 use crate::{
     contained::{Engine, Lab},
@@ -31,6 +31,16 @@ pub fn engines() -> [(Engine, Labs); 4] {
         (Engine::Remapped, remapped),
         (Engine::Rootless, rootless),
     ]
+}
+
+/// What the command line says. Where it says nothing of how many tests run at once, it is three for
+/// each processor: most of a test is waiting for something to be refused.
+#[must_use]
+pub fn arguments() -> Arguments {
+    let mut arguments = Arguments::from_args();
+    let processors = available_parallelism().map_or(1, NonZero::get);
+    arguments.test_threads.get_or_insert(3 * processors);
+    arguments
 }
 
 /// A test in a lab of `engine`, named after both.

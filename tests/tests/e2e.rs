@@ -25,7 +25,7 @@ mod verdicts;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, run};
+use libtest_mimic::run;
 use sandbox_egress_tests::{
     case::Case,
     contained::Engine,
@@ -67,7 +67,7 @@ fn main() -> anyhow::Result<ExitCode> {
             }
         }
     }
-    Ok(run(&Arguments::from_args(), trials).exit_code())
+    Ok(run(&arguments(), trials).exit_code())
 }
 
 /// The kinds of cases of which something hangs on who root of the container is outside of it. The

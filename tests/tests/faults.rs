@@ -8,11 +8,11 @@ mod disks;
 
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, run};
+use libtest_mimic::run;
 use sandbox_egress_tests::{
     case::Case,
     contained::Engine,
-    trials::{engines, in_lab},
+    trials::{arguments, engines, in_lab},
 };
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -34,5 +34,5 @@ fn main() -> anyhow::Result<ExitCode> {
             trials.push(in_lab(engine, &format!("disks::{name}"), &labs, test));
         }
     }
-    Ok(run(&Arguments::from_args(), trials).exit_code())
+    Ok(run(&arguments(), trials).exit_code())
 }

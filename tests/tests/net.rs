@@ -5,11 +5,12 @@ mod internet_sees;
 
 use std::{process::ExitCode, sync::Arc};
 
-use libtest_mimic::{Arguments, Trial, run};
+use libtest_mimic::{Trial, run};
 use sandbox_egress_tests::{
     bare::Lab,
     case::{Case, Place},
     pool::Pool,
+    trials::arguments,
 };
 
 /// What is about packets, and so about who catches them.
@@ -44,7 +45,7 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         trials.push(trial(&labs, name, case));
     }
-    Ok(run(&Arguments::from_args(), trials).exit_code())
+    Ok(run(&arguments(), trials).exit_code())
 }
 
 fn trial(labs: &Arc<Pool<Lab>>, name: String, case: Case) -> Trial {
