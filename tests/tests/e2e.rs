@@ -29,7 +29,7 @@ use libtest_mimic::run;
 use sandbox_egress_tests::{
     case::Case,
     contained::Engine,
-    trials::{LabTest, engines, in_lab},
+    trials::{LabTest, arguments, engines, in_lab},
 };
 
 fn main() -> anyhow::Result<ExitCode> {
