@@ -12,7 +12,7 @@ use host_collector::{
     channel::{Attendance, Channel, Terms},
     session::{self, Session},
 };
-use report::Received;
+use report::{Enforcement, Received};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -210,7 +210,14 @@ fn line(attendance: &Attendance) -> Value {
         ("egress_denied", totals.denied.values().sum::<u64>()),
         ("egress_allowed", totals.connections),
     ];
-    let numbers = numbers.map(|(field, number)| (format!("{field}{bound}"), number.into()));
+    let by_address = account
+        .enforcing()
+        .is_some_and(|enforcing| enforcing.enforcement == Enforcement::Address);
+    let numbers = numbers
+        .into_iter()
+        // Nobody counts what passes by its address.
+        .filter(|(field, _)| !by_address || *field != "egress_allowed")
+        .map(|(field, number)| (format!("{field}{bound}"), number.into()));
     let estimated = (
         "egress_denied_hosts_distinct_estimated".to_owned(),
         true.into(),
