@@ -77,6 +77,8 @@ impl Proxy {
                 return Err(fail(io::Error::other("it spoke before it was ready")));
             }
         };
+        // With the timeout of the first answer still on it, every look for more would take that long.
+        ours.set_nonblocking(true).map_err(fail)?;
         Ok(Self {
             pid: child.id().cast_signed(),
             degradations,
