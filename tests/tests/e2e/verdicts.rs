@@ -44,7 +44,7 @@ fn deaf_and_required(lab: &Lab) -> anyhow::Result<()> {
         code,
         stdout,
         stderr,
-    } = run(&stage, &[], &image.name, "echo started")?;
+    } = run(&stage, &["--transport=socket"], &image.name, "echo started")?;
     ensure!(code == 125 && stdout.is_empty(), "{code}: {stdout}{stderr}");
     ensure!(
         stderr.lines().count() == 1 && stderr.contains("/nowhere/report.sock"),
