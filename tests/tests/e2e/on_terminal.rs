@@ -41,11 +41,19 @@ pub(crate) const SHELL: [&str; 6] = [
     "env",
     "PS1=ready> ",
     "JOB=
-import signal
-signal.signal(signal.SIGCONT, lambda *_: print('the job goes on'))
+import os, select, signal
+# A handler alone would not run before the next line if the job was stopped just before it read.
+woken, wake = os.pipe()
+os.set_blocking(wake, False)
+signal.set_wakeup_fd(wake)
+signal.signal(signal.SIGCONT, lambda *_: None)
 print('the job runs')
 while True:
-    print('the job got', input())",
+    ready, _, _ = select.select([0, woken], [], [])
+    if woken in ready and os.read(woken, 1)[0] == signal.SIGCONT:
+        print('the job goes on')
+    if 0 in ready:
+        print('the job got', input())",
     "bash",
     "--norc",
     "--noprofile",
