@@ -84,7 +84,7 @@ fn judge(question: &Question, ruling: &Ruling, proxy: &Proxy) -> Result<NamePerm
         // Programs ask for the names of their peers' addresses unbidden: no attempt at anything.
         return Err(Reply::new(Said::NoSuchName));
     }
-    let name = HostName::parse(&question.name());
+    let name = HostName::parse(&question.subject());
     if name.as_ref().is_ok_and(HostName::is_window) {
         return Err(window(kind));
     }
@@ -101,7 +101,7 @@ fn judge(question: &Question, ruling: &Ruling, proxy: &Proxy) -> Result<NamePerm
         return Err(Reply::denied(Said::NoSuchName, denial));
     };
     if question.query.query_class() != DNSClass::IN || !ASKED_FOR.contains(&kind) {
-        let reply = if ASKED_UNBIDDEN.contains(&kind) {
+        let reply = if ASKED_UNBIDDEN.contains(&kind) || question.is_for_service() {
             Reply::new(Said::NoData)
         } else {
             Reply::denied(Said::NoData, Denial::new(DenyReason::DnsTypeRefused))
@@ -221,7 +221,7 @@ impl Ruling {
 fn count_and_write(reply: &Reply, question: &Question, via: Transport, proxy: &Proxy) -> Vec<u8> {
     if let Some(reason) = reply.reason() {
         let target = Target {
-            host: Some(Printable::new(&question.name())),
+            host: Some(Printable::new(&question.subject())),
             address: None,
             port: Some(PORT),
         };
@@ -337,6 +337,26 @@ mod tests {
             assert!(said.starts_with("NoError"), "{kind}: {said}");
             let expected = denied("a.example", DenyReason::DnsTypeRefused);
             assert_eq!(denials, if counted { expected } else { vec![] }, "{kind}");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_a_host_s_service_is_told_of_none_and_judged_by_the_host() {
+        let service = |name, kind| considered("a.example", name, kind);
+        let (said, denials) = service("_http._tcp.a.example.", RecordType::SRV);
+        assert!(said.starts_with("NoError"), "{said}");
+        assert_eq!(denials, [], "it goes to the host itself next");
+        let (said, denials) = service("_http._tcp.b.example.", RecordType::SRV);
+        assert!(said.starts_with("NXDomain"), "{said}");
+        assert_eq!(denials, denied("b.example", DenyReason::DnsNotAllowed));
+        for (name, kind) in [
+            ("_http._tcp.a.example", RecordType::A),
+            ("_http.a.example", RecordType::SRV),
+            ("_http._tcp", RecordType::SRV),
+        ] {
+            let (said, denials) = service(name, kind);
+            assert!(said.starts_with("NXDomain"), "{name} {kind}: {said}");
+            assert_eq!(denials, denied(name, DenyReason::DnsNotAllowed), "{kind}");
         }
     }
 

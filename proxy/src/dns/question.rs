@@ -1,7 +1,10 @@
 //! Reads DNS messages of the guest: one question of the plainest sort, or nothing that is asked of
 //! anybody.
 
-use hickory_resolver::proto::op::{Message, Metadata, OpCode, Query, ResponseCode};
+use hickory_resolver::proto::{
+    op::{Message, Metadata, OpCode, Query, ResponseCode},
+    rr::RecordType,
+};
 
 /// A question.
 #[derive(Debug)]
@@ -80,6 +83,28 @@ impl Question {
         name
     }
 
+    /// The host that the question is about: the name less the two labels that say which of the host's
+    /// services is asked for (RFC 2782), where it asks for one.
+    pub(super) fn subject(&self) -> String {
+        let name = self.name();
+        match self.is_for_service().then(|| name.splitn(3, '.').nth(2)) {
+            Some(Some(host)) => host.to_owned(),
+            Some(None) | None => name,
+        }
+    }
+
+    /// Whether it asks where a service of a host is, as package managers and mail programs do before
+    /// they go to the host itself.
+    pub(super) fn is_for_service(&self) -> bool {
+        let name = self.name();
+        let mut labels = name.split('.');
+        let is_service = |label: Option<&str>| label.is_some_and(|label| label.starts_with('_'));
+        self.query.query_type() == RecordType::SRV
+            && is_service(labels.next())
+            && is_service(labels.next())
+            && labels.next().is_some_and(|host| !host.is_empty())
+    }
+
     /// Whether the name is that of one address, and has room for nothing else (RFC 1035 section
     /// 3.5, RFC 3596 section 2.5).
     pub(super) fn is_reverse(&self) -> bool {
@@ -130,7 +155,7 @@ const RECURSION_AVAILABLE: u8 = 0b1000_0000;
 
 /// A question as a client would send it, without EDNS.
 #[cfg(test)]
-pub(super) fn asking(name: &str, kind: hickory_resolver::proto::rr::RecordType) -> Vec<u8> {
+pub(super) fn asking(name: &str, kind: RecordType) -> Vec<u8> {
     let name = hickory_resolver::proto::rr::Name::from_ascii(name).unwrap();
     let mut message = Message::new(
         0x1234,
@@ -144,8 +169,6 @@ pub(super) fn asking(name: &str, kind: hickory_resolver::proto::rr::RecordType) 
 
 #[cfg(test)]
 mod tests {
-    use hickory_resolver::proto::rr::RecordType;
-
     use super::*;
 
     fn code(message: &[u8]) -> Option<u8> {
