@@ -19,7 +19,11 @@ use policy::{AddressRule, HostName, Policy};
 use sha2::{Digest as _, Sha256};
 
 pub(crate) use self::plan::{AddressPlan, Plan};
-use self::{legacy::Tables, nftables::Table, opened::Opened};
+use self::{
+    legacy::Tables,
+    nftables::Table,
+    opened::{Kept, Opened},
+};
 use crate::failure::Failure;
 
 /// NFLOG group of the refused packets, in the container's own network namespace.
@@ -254,7 +258,11 @@ impl Firewall {
     }
 
     /// Each for as long as it has left.
-    fn reopen_ranges(&mut self) -> io::Result<()> {
+    fn reopen(&mut self, open: &[Kept]) -> io::Result<()> {
+        // The legacy tables come with theirs.
+        if let Backend::Nftables(table) = &mut self.backend {
+            table.restore(open)?;
+        }
         let now = Instant::now();
         for (opening, until) in std::mem::take(&mut self.ranges) {
             let left = until.saturating_duration_since(now).as_secs();
@@ -276,21 +284,30 @@ impl Firewall {
         let counted = self.counters().unwrap_or(self.carried);
         let open = self.opened.all(Instant::now());
         match (&mut self.backend, &self.plan) {
-            (Backend::Nftables(table), Loaded::ByName(plan)) => {
-                table.reload(&plan.ruleset(), &open)?;
-            }
-            (Backend::Nftables(table), Loaded::ByAddress(plan)) => {
-                table.reload(&plan.ruleset(), &open)?;
-            }
+            (Backend::Nftables(table), Loaded::ByName(plan)) => table.reload(&plan.ruleset())?,
+            (Backend::Nftables(table), Loaded::ByAddress(plan)) => table.reload(&plan.ruleset())?,
             (Backend::Legacy(tables), Loaded::ByName(plan)) => tables.follow(plan, &open)?,
             // What addresses decide by is never loaded there.
             (Backend::Legacy(_), Loaded::ByAddress(_)) => {}
         }
-        self.reopen_ranges()
-            .map_err(Failure::system("open again what was open"))?;
         self.carried = counted.map2(at_least, u64::max);
         self.set_aside = Counters::default();
-        self.counters().map(drop)
+        let reopened = self
+            .reopen(&open)
+            .map_err(Failure::system("open again what was open"));
+        match reopened.and_then(|()| self.counters()) {
+            // Whoever undid it since is found next, and answered as anybody is.
+            Err(_) if self.has_news() => Ok(()),
+            checked => checked.map(drop),
+        }
+    }
+
+    /// Whether others did something that is still to be found.
+    fn has_news(&mut self) -> bool {
+        match &mut self.backend {
+            Backend::Nftables(table) => table.has_news().unwrap_or(false),
+            Backend::Legacy(_) => false,
+        }
     }
 
     /// Waits for what others do to the rules. Of the legacy tables the kernel tells nobody.

@@ -70,12 +70,8 @@ impl Table {
         Ok(())
     }
 
-    /// Makes the table anew, whatever has become of it, with what was open.
-    pub(super) fn reload(
-        &mut self,
-        ruleset: &Nftables<'static>,
-        open: &[Kept],
-    ) -> Result<(), Failure> {
+    /// Makes the table anew, whatever has become of it. Nothing is open in it.
+    pub(super) fn reload(&mut self, ruleset: &Nftables<'static>) -> Result<(), Failure> {
         let earlier = self.look().map_err(Failure::system(WATCH))?;
         let meanwhile = self.transact(ruleset)?;
         // What was changed before is mended now. What was overridden is not.
@@ -83,9 +79,18 @@ impl Table {
             Finding::Overridden(_) => earlier,
             Finding::Nothing | Finding::Changed(_) => meanwhile,
         };
-        self.openings
-            .restore(open)
-            .map_err(Failure::system("open again what was open"))
+        Ok(())
+    }
+
+    /// Opens again what was open before the table was made anew.
+    pub(super) fn restore(&mut self, open: &[Kept]) -> io::Result<()> {
+        self.openings.restore(open)
+    }
+
+    /// Whether there is something to be found by the next look, or the one after it.
+    pub(super) fn has_news(&mut self) -> io::Result<bool> {
+        self.found = self.look()?;
+        Ok(self.found != Finding::Nothing || self.openings.generation()? != self.known)
     }
 
     /// Applies a transaction, and says what others changed while it was being applied: each
@@ -303,9 +308,23 @@ mod tests {
     async fn what_overrides_the_rules_is_found_and_not_forgotten_when_they_are_loaded_again() {
         let mut table = table();
         nft("add table ip x; add chain ip x y { type nat hook output priority -150; }");
-        table.reload(&plan().ruleset(), &[]).unwrap();
+        table.reload(&plan().ruleset()).unwrap();
         let found = table.changed().await.unwrap();
         assert!(matches!(found, Finding::Overridden(_)), "{found:?}");
+    }
+
+    #[tokio::test]
+    async fn what_was_undone_since_it_was_loaded_again_is_news_and_its_loading_is_none() {
+        let mut table = table();
+        table.reload(&plan().ruleset()).unwrap();
+        assert!(!table.has_news().unwrap());
+        nft("flush ruleset");
+        assert!(Table::counters().is_err());
+        assert!(table.has_news().unwrap());
+        assert!(table.has_news().unwrap(), "until it is found");
+        let found = table.changed().await.unwrap();
+        assert!(matches!(found, Finding::Changed(_)), "{found:?}");
+        assert!(!table.has_news().unwrap());
     }
 
     #[test]
