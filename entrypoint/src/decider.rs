@@ -1,12 +1,14 @@
 //! Whoever decides beside PID 1, kept running: the proxy by name, or the resolver by address.
 
-use report::{FIRST_GENERATION, link::Succession};
+use report::Printable;
 
 use crate::{
     account::Account,
+    failure::Failure,
     firewall::Firewall,
     guest::Ended,
     renewal::{self, Renewal},
+    steering::Next,
     watch::{self, ProxyWatch},
 };
 
@@ -64,25 +66,45 @@ impl Decider {
 
     /// Takes note of how a child of PID 1's ended. Of the resolver nobody tells how.
     pub(crate) fn note_end(&mut self, pid: i32, ended: Ended) {
-        if let Self::Proxy(proxy) = self {
-            proxy.note_end(pid, ended);
+        match self {
+            Self::Proxy(proxy) => proxy.note_end(pid, ended),
+            Self::Resolver(resolver) => resolver.note_end(pid),
         }
     }
 
-    /// The generation of the list that it decides by. Where addresses decide that is the first one,
-    /// and stays so.
+    /// The generation of the list that it decides by.
     pub(crate) const fn decides_by(&self) -> u64 {
         match self {
             Self::Proxy(proxy) => proxy.decides_by(),
-            Self::Resolver(_) => FIRST_GENERATION,
+            Self::Resolver(resolver) => resolver.decides_by(),
         }
     }
 
-    /// Has it decide by another list. The rules have taken it before, which those of addresses do not.
-    pub(crate) fn succeed(&mut self, next: Succession) {
+    /// What of that list does not work as it says, where there is such a thing.
+    pub(crate) fn shortfall(&self) -> Option<Printable> {
         match self {
-            Self::Proxy(proxy) => proxy.succeed(next),
-            Self::Resolver(_) => {}
+            Self::Proxy(_) => None,
+            Self::Resolver(resolver) => resolver.shortfall(),
+        }
+    }
+
+    /// Has the rules follow another list, and then decides by it.
+    pub(crate) fn follow(&mut self, next: Next, firewall: &mut Firewall) -> Result<(), Failure> {
+        match self {
+            Self::Proxy(proxy) => {
+                firewall.follow(&next.policy)?;
+                proxy.succeed(next.succession);
+                Ok(())
+            }
+            Self::Resolver(resolver) => resolver.follow(&next, firewall),
+        }
+    }
+
+    /// Whether it has come to its end, and follows no list any more.
+    pub(crate) const fn has_ended(&self) -> bool {
+        match self {
+            Self::Proxy(proxy) => proxy.is_drained(),
+            Self::Resolver(resolver) => resolver.has_ended(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use policy::Policy;
+use policy::{HostName, Policy};
 use report::Printable;
 
 /// The limits under this list, with these resolvers, where so many names did not resolve at first.
@@ -26,19 +26,36 @@ pub(crate) fn of(policy: &Policy, resolvers: &[IpAddr], unresolved: usize) -> Ve
     limits.iter().map(|limit| Printable::new(limit)).collect()
 }
 
+/// What of another list is not enforced, or leads nowhere yet, where there is such a thing.
+pub(crate) fn of_another<'a>(
+    policy: &Policy,
+    unresolved: impl Iterator<Item = &'a HostName>,
+) -> Option<Printable> {
+    let unresolved = some_of(unresolved.map(HostName::as_str));
+    let unresolved = unresolved.map(|names| format!("not resolved yet: {names}"));
+    let wildcards = some_of(policy.wildcards());
+    let wildcards = wildcards
+        .map(|entries| format!("not enforced by address, and allowing nothing: {entries}"));
+    let said: Vec<_> = unresolved.into_iter().chain(wildcards).collect();
+    (!said.is_empty()).then(|| Printable::new(&said.join("; ")))
+}
+
 /// The line that whoever launches such a list should see; none where nothing of it is lost.
 pub(crate) fn notice(policy: &Policy) -> Option<String> {
-    let mut wildcards = policy.wildcards();
-    let named: Vec<&str> = wildcards.by_ref().take(MOST_SHOWN).collect();
-    let more = wildcards.count();
-    let more = (more > 0).then(|| format!(" and {more} more"));
-    (!named.is_empty()).then(|| {
+    some_of(policy.wildcards()).map(|named| {
         format!(
-            "not enforced by address, and so allowing nothing: {}{}; list names, or enforce by `name`",
-            named.join(", "),
-            more.unwrap_or_default()
+            "not enforced by address, and so allowing nothing: {named}; list names, or enforce by \
+             `name`"
         )
     })
+}
+
+/// The first of them, and how many more there are.
+fn some_of<'a>(mut all: impl Iterator<Item = &'a str>) -> Option<String> {
+    let named: Vec<&str> = all.by_ref().take(MOST_SHOWN).collect();
+    let more = all.count();
+    let more = (more > 0).then(|| format!(" and {more} more"));
+    (!named.is_empty()).then(|| named.join(", ") + &more.unwrap_or_default())
 }
 
 const SHARED: &str =
@@ -102,6 +119,32 @@ mod tests {
             line.contains("*.n3.example and 5 more;") && !line.contains('\n'),
             "{line}"
         );
+    }
+
+    #[test]
+    fn of_another_list_it_is_told_what_leads_nowhere_and_else_nothing() {
+        let told = |list: &str, unresolved: &[&str]| {
+            let names: Vec<_> = unresolved
+                .iter()
+                .map(|name| HostName::parse(name))
+                .collect();
+            let names = names.iter().flatten();
+            of_another(&Policy::parse(list).unwrap(), names).map(|said| said.to_string())
+        };
+        assert_eq!(told("a.example,!*.b.example", &[]), None);
+        assert_eq!(
+            told("a.example", &["a.example"]).unwrap(),
+            "not resolved yet: a.example"
+        );
+        assert_eq!(
+            told("*.a.example:22", &["b.example", "c.example"]).unwrap(),
+            "not resolved yet: b.example, c.example; \
+             not enforced by address, and allowing nothing: *.a.example:22"
+        );
+        let many: Vec<String> = (0..9).map(|n| format!("n{n}.example")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let line = told("a.example", &many).unwrap();
+        assert!(line.ends_with("n3.example and 5 more"), "{line}");
     }
 
     #[test]

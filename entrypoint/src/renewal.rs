@@ -3,6 +3,7 @@
 
 use std::{io, net::IpAddr, time::Duration};
 
+use report::{FIRST_GENERATION, Printable};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::{
@@ -10,7 +11,9 @@ use crate::{
     failure::Failure,
     firewall::Firewall,
     identity::Unprivileged,
+    limits,
     resolver::{FromResolver, Questions, Resolver},
+    steering::Next,
     watch::backoff,
 };
 
@@ -21,6 +24,17 @@ pub(crate) struct Renewal {
     addresses: Addresses,
     state: State,
     failures: u32,
+    /// By which list it opens what names resolve to.
+    decides_by: u64,
+    /// A later one, whose names are being asked for.
+    arriving: Option<Arriving>,
+}
+
+/// A list that the rules follow, on its way into force.
+struct Arriving {
+    generation: u64,
+    /// When it is in force, whatever has not resolved by then.
+    at: Instant,
 }
 
 enum State {
@@ -39,6 +53,8 @@ pub(crate) enum Happening {
     Lost,
     /// It was down for long enough.
     RestartDue,
+    /// The names of another list were waited for long enough.
+    ArrivalDue,
 }
 
 impl Renewal {
@@ -57,6 +73,8 @@ impl Renewal {
             addresses,
             state: State::Running(resolver),
             failures: 0,
+            decides_by: FIRST_GENERATION,
+            arriving: None,
         })
     }
 
@@ -69,7 +87,9 @@ impl Renewal {
                 match self.next().await {
                     Happening::Said(FromResolver::AllAsked) => return true,
                     Happening::Said(message) => self.handle(Happening::Said(message), firewall),
-                    Happening::Lost | Happening::RestartDue => return false,
+                    Happening::Lost | Happening::RestartDue | Happening::ArrivalDue => {
+                        return false;
+                    }
                 }
             }
         };
@@ -80,7 +100,52 @@ impl Renewal {
                 "report this as a defect",
             ));
         }
-        Ok(self.addresses.unresolved())
+        Ok(self.addresses.unresolved().count())
+    }
+
+    /// Has the rules follow another list, and asks for its names. What is known of them is open
+    /// from the first moment; all the others are asked for once, or for as long as those of the
+    /// first list were, before it is told that the list is in force.
+    ///
+    /// Another resolver asks: what one says of a number is said of the list that it was given.
+    pub(crate) fn follow(&mut self, next: &Next, firewall: &mut Firewall) -> Result<(), Failure> {
+        let (addresses, held) = self
+            .addresses
+            .following(&next.policy, std::time::Instant::now());
+        firewall.follow_addresses(&next.policy, held)?;
+        self.questions.names = addresses.names();
+        self.addresses = addresses;
+        self.arriving = Some(Arriving {
+            generation: next.succession.generation,
+            at: Instant::now() + FIRST_ROUND,
+        });
+        if let State::Running(resolver) = std::mem::replace(&mut self.state, State::Ended) {
+            resolver.end();
+        }
+        self.restart();
+        Ok(())
+    }
+
+    /// The generation of the list that it opens by.
+    pub(crate) const fn decides_by(&self) -> u64 {
+        self.decides_by
+    }
+
+    /// What of the list is not enforced, or leads nowhere yet.
+    pub(crate) fn shortfall(&self) -> Option<Printable> {
+        limits::of_another(self.addresses.policy(), self.addresses.unresolved())
+    }
+
+    /// Whether it can follow another list.
+    pub(crate) const fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended)
+    }
+
+    /// Takes note that a child of PID 1's has ended: its number is nobody's from now on.
+    pub(crate) fn note_end(&mut self, pid: i32) {
+        if self.pid() == Some(pid) {
+            self.lose();
+        }
     }
 
     /// The resolver's process, while there is one.
@@ -93,16 +158,10 @@ impl Renewal {
 
     /// What happens next to the resolver, if anything does.
     pub(crate) async fn next(&mut self) -> Happening {
-        match &mut self.state {
-            State::Running(resolver) => match resolver.next().await {
-                Ok(message) => Happening::Said(message),
-                Err(_) => Happening::Lost,
-            },
-            State::Down(at) => {
-                sleep_until(*at).await;
-                Happening::RestartDue
-            }
-            State::Ended => std::future::pending().await,
+        let due = self.arriving.as_ref().map(|arriving| arriving.at);
+        tokio::select! {
+            happening = self.state.next() => happening,
+            () = until(due) => Happening::ArrivalDue,
         }
     }
 
@@ -111,19 +170,20 @@ impl Renewal {
         match happening {
             Happening::Said(FromResolver::Resolved(resolved)) => {
                 let now = std::time::Instant::now();
-                let open = |opening, seconds| firewall.open_range(opening, seconds);
+                let open = |opening, until| firewall.open_range(opening, until);
                 let opened = self.addresses.open(&resolved, now, open);
                 // What the kernel does not take is refused to the guest, and counted there.
                 if opened.is_err_and(|error| error.kind() == io::ErrorKind::InvalidData) {
                     self.lose();
                 }
             }
-            Happening::Said(FromResolver::AllAsked) => self.failures = 0,
+            Happening::Said(FromResolver::AllAsked) => {
+                self.failures = 0;
+                self.arrive();
+            }
             Happening::Lost => self.lose(),
-            Happening::RestartDue => match Resolver::start(&self.identity, &self.questions) {
-                Ok(resolver) => self.state = State::Running(resolver),
-                Err(_) => self.lose(),
-            },
+            Happening::RestartDue => self.restart(),
+            Happening::ArrivalDue => self.arrive(),
         }
     }
 
@@ -132,10 +192,46 @@ impl Renewal {
         self.state = State::Ended;
     }
 
+    fn restart(&mut self) {
+        match Resolver::start(&self.identity, &self.questions) {
+            Ok(resolver) => self.state = State::Running(resolver),
+            Err(_) => self.lose(),
+        }
+    }
+
+    fn arrive(&mut self) {
+        if let Some(arriving) = self.arriving.take() {
+            self.decides_by = arriving.generation;
+        }
+    }
+
     /// It is gone, or talks nonsense, which is as good.
     fn lose(&mut self) {
         self.state = State::Down(Instant::now() + backoff(self.failures));
         self.failures = self.failures.saturating_add(1);
+    }
+}
+
+impl State {
+    async fn next(&mut self) -> Happening {
+        match self {
+            Self::Running(resolver) => match resolver.next().await {
+                Ok(message) => Happening::Said(message),
+                Err(_) => Happening::Lost,
+            },
+            Self::Down(at) => {
+                sleep_until(*at).await;
+                Happening::RestartDue
+            }
+            Self::Ended => std::future::pending().await,
+        }
+    }
+}
+
+async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -17,6 +17,7 @@ use std::{
 };
 
 use report::{FrameReader, encode};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 pub(crate) use self::{
     child::serve,
@@ -63,6 +64,16 @@ impl Resolver {
             pid: child.id().cast_signed(),
             link: Link::new(ours, reader).map_err(fail)?,
         })
+    }
+
+    /// Ends it, and waits until it has: it is nobody's process when PID 1 looks for who is left.
+    pub(crate) fn end(self) {
+        if let Some(pid) = Pid::from_raw(self.pid) {
+            // Nobody has waited for it yet, so that its id is still its own; if it has ended by
+            // itself, that is what was wanted.
+            let _ = kill_process(pid, Signal::KILL);
+            let _ = waitpid(Some(pid), WaitOptions::empty());
+        }
     }
 
     /// Its next message.

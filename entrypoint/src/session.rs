@@ -235,7 +235,10 @@ impl Session {
     /// Brings lists into force as far as that goes now.
     fn steer(&mut self) {
         loop {
-            let arrived = self.steering.arrived(self.decider.decides_by());
+            let decider = &self.decider;
+            let arrived = self
+                .steering
+                .arrived(decider.decides_by(), || decider.shortfall());
             self.tell(arrived);
             match self.steering.step() {
                 Some(Step::Follow(next)) => self.follow(*next),
@@ -247,18 +250,15 @@ impl Session {
 
     /// The rules first: whatever comes of the rest, they hold the guest to the new list.
     fn follow(&mut self, next: Next) {
-        if self.decider.is_drained() {
+        if self.decider.has_ended() {
             let refused = self
                 .steering
-                .give_up("no proxy can follow it: the run ends, or is enforced by address");
+                .give_up("nobody can follow it any more: the run ends");
             return self.tell(refused);
         }
-        match self.firewall.follow(&next.policy) {
-            Ok(()) => self.decider.succeed(next.succession),
-            Err(failure) => {
-                let refused = self.steering.give_up(&failure.one_line());
-                self.tell(refused);
-            }
+        if let Err(failure) = self.decider.follow(next, &mut self.firewall) {
+            let refused = self.steering.give_up(&failure.one_line());
+            self.tell(refused);
         }
     }
 

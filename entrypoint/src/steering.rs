@@ -4,6 +4,7 @@
 //! decides by it, and says so. In between nothing is open that neither list allows: the guest itself
 //! is held to the new one, and what the proxy still lets through by the old one has to pass rules that
 //! follow the new. What the proxy asks to be opened by the old list is not, see [`crate::watch`].
+//! Where addresses decide, the second step is that the names of the list have been asked for.
 
 use std::{
     collections::VecDeque,
@@ -34,6 +35,8 @@ pub(crate) struct Steering {
     /// Where lists are laid that no frame holds.
     directory: PathBuf,
     in_force: Identity,
+    /// What of that one does not work as it says.
+    shortfall: Option<Printable>,
     /// The one that the rules follow and the proxy has yet to take.
     under_way: Option<Identity>,
     waiting: VecDeque<PolicyOrder>,
@@ -92,6 +95,7 @@ impl Steering {
                 generation,
                 digest: Printable::new(&digest.to_string()),
             },
+            shortfall: None,
             under_way: None,
             waiting: VecDeque::new(),
         }
@@ -115,7 +119,8 @@ impl Steering {
         let asked = Identity::of(&order);
         // A host that was killed before it heard the answer asks again.
         if asked == self.in_force {
-            return Some(Step::Tell(asked.report(PolicyOutcome::InForce, None)));
+            let shortfall = self.shortfall.clone();
+            return Some(Step::Tell(asked.report(PolicyOutcome::InForce, shortfall)));
         }
         match self.read(&order) {
             Ok(next) => {
@@ -132,13 +137,20 @@ impl Steering {
         Some(given_up.report(PolicyOutcome::Refused, Some(Printable::new(why))))
     }
 
-    /// Takes note that the proxy decides by this generation; what is in force by that is to be told.
-    pub(crate) fn arrived(&mut self, generation: u64) -> Option<PolicyReport> {
+    /// Takes note that the proxy decides by this generation; what is in force by that is to be told,
+    /// with what of it does not work as it says.
+    pub(crate) fn arrived(
+        &mut self,
+        generation: u64,
+        shortfall: impl FnOnce() -> Option<Printable>,
+    ) -> Option<PolicyReport> {
         let arrived = self
             .under_way
             .take_if(|under_way| under_way.generation <= generation)?;
         self.in_force = arrived;
-        Some(self.in_force.report(PolicyOutcome::InForce, None))
+        self.shortfall = shortfall();
+        let shortfall = self.shortfall.clone();
+        Some(self.in_force.report(PolicyOutcome::InForce, shortfall))
     }
 
     fn read(&self, order: &PolicyOrder) -> Result<Next, Refused> {
@@ -243,15 +255,30 @@ mod tests {
         };
         assert_eq!(next.succession.allow, ["b.example"]);
         assert!(steering.step().is_none(), "one after the other");
-        assert_eq!(steering.arrived(1), None);
-        let report = steering.arrived(2).unwrap();
+        assert_eq!(steering.arrived(1, || None), None);
+        let report = steering.arrived(2, || None).unwrap();
         assert_eq!(
             (report.generation, report.outcome),
             (2, PolicyOutcome::InForce)
         );
         assert!(matches!(steering.step(), Some(Step::Follow(_))));
-        assert_eq!(steering.arrived(3).unwrap().generation, 3);
-        assert_eq!(steering.arrived(3), None);
+        assert_eq!(steering.arrived(3, || None).unwrap().generation, 3);
+        assert_eq!(steering.arrived(3, || None), None);
+    }
+
+    #[test]
+    fn what_does_not_work_of_a_list_in_force_is_told_as_often_as_it_is_asked() {
+        let mut steering = steering();
+        assert_eq!(steering.take(order(2, "b.example")), None);
+        assert!(matches!(steering.step(), Some(Step::Follow(_))));
+        let not_so = || Some(Printable::new("not resolved yet: b.example"));
+        let first = steering.arrived(2, not_so).unwrap();
+        assert_eq!(
+            (first.outcome, &first.detail),
+            (PolicyOutcome::InForce, &not_so())
+        );
+        assert_eq!(steering.take(order(2, "b.example")), None);
+        assert_eq!(told(steering.step()), first);
     }
 
     #[test]
@@ -347,7 +374,7 @@ mod tests {
             assert_eq!(steering.take(order(2, "b.example")), None);
         }
         assert!(matches!(steering.step(), Some(Step::Follow(_))));
-        assert!(steering.arrived(2).is_some());
+        assert!(steering.arrived(2, || None).is_some());
         let again = told(steering.step());
         assert_eq!(
             (again.generation, again.outcome),
@@ -367,6 +394,6 @@ mod tests {
         let mut steering = steering();
         assert_eq!(steering.take(order(5, "b.example")), None);
         assert!(matches!(steering.step(), Some(Step::Follow(_))));
-        assert_eq!(steering.arrived(6).unwrap().generation, 5);
+        assert_eq!(steering.arrived(6, || None).unwrap().generation, 5);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Whatever PID 1 changes of them goes through [`Firewall`]: what does not is somebody else's doing.
 
+mod held;
 mod legacy;
 mod nftables;
 mod opened;
@@ -9,7 +10,6 @@ mod plan;
 mod program;
 
 use std::{
-    collections::BTreeMap,
     io,
     net::SocketAddr,
     time::{Duration, Instant},
@@ -18,7 +18,10 @@ use std::{
 use policy::{AddressRule, HostName, Policy};
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use self::plan::{AddressPlan, Plan};
+pub(crate) use self::{
+    held::Held,
+    plan::{AddressPlan, Plan},
+};
 use self::{
     legacy::Tables,
     nftables::Table,
@@ -32,8 +35,6 @@ pub(crate) const LOG_GROUP: u16 = 4100;
 const LOG_SNAPLEN: u32 = 128;
 /// Packets that the kernel gathers before it wakes PID 1.
 const LOG_THRESHOLD: u32 = 64;
-/// Of openings, at which those are looked for that have ended.
-const MANY: usize = 4096;
 const LOAD: &str = "load the firewall";
 
 /// Loaded rules. Nothing runs in the container before there are some.
@@ -41,7 +42,7 @@ pub(crate) struct Firewall {
     backend: Backend,
     plan: Loaded,
     /// What addresses of names were opened on, where addresses decide.
-    ranges: BTreeMap<AddressRule, Instant>,
+    held: Held,
     /// What the guest was let dial.
     opened: Opened,
     digest: String,
@@ -147,7 +148,7 @@ impl Firewall {
         Self {
             backend,
             plan,
-            ranges: BTreeMap::new(),
+            held: Held::default(),
             opened: Opened::default(),
             digest: hex(&Sha256::digest(loaded)),
             set_aside: Counters::default(),
@@ -225,11 +226,7 @@ impl Firewall {
     /// Established connections go on: what was authorised is the connection.
     pub(crate) fn follow(&mut self, policy: &Policy) -> Result<(), Failure> {
         let Loaded::ByName(plan) = &self.plan else {
-            return Err(Failure::setup(
-                "change the list",
-                "addresses decide, and their rules stand for the whole run",
-                "start another run",
-            ));
+            return Err(not_so_loaded());
         };
         let plan = plan.following(policy);
         let kept = self.opened.keep(policy, Instant::now());
@@ -241,35 +238,41 @@ impl Firewall {
         Ok(())
     }
 
-    /// The same where a name has the address, on all ports of a range that the plan has.
-    pub(crate) fn open_range(&mut self, opening: AddressRule, seconds: u32) -> io::Result<()> {
+    /// The same where addresses decide. Of what was open, what is `held` stays so.
+    pub(crate) fn follow_addresses(&mut self, policy: &Policy, held: Held) -> Result<(), Failure> {
+        let (Backend::Nftables(table), Loaded::ByAddress(before)) = (&mut self.backend, &self.plan)
+        else {
+            return Err(not_so_loaded());
+        };
+        let plan = before.following(policy)?;
+        table.follow_addresses(before, &plan, &held.all(Instant::now()))?;
+        self.plan = Loaded::ByAddress(plan);
+        self.held = held;
+        Ok(())
+    }
+
+    /// Lets the guest dial the address of a name until then, on all ports of a range that the plan
+    /// has; longer, if it could.
+    pub(crate) fn open_range(&mut self, opening: AddressRule, until: Instant) -> io::Result<()> {
+        let now = Instant::now();
+        let until = self.held.end_of(opening, until);
+        let seconds = held::seconds(until.saturating_duration_since(now));
         match &mut self.backend {
             Backend::Nftables(table) => table.open_range(opening, seconds)?,
             // What addresses decide by is never loaded there.
             Backend::Legacy(_) => return Err(io::ErrorKind::Unsupported.into()),
         }
-        let now = Instant::now();
-        if self.ranges.len() >= MANY {
-            self.ranges.retain(|_, until| *until > now);
-        }
-        self.ranges
-            .insert(opening, now + Duration::from_secs(seconds.into()));
+        self.held.note(opening, until, now);
         Ok(())
     }
 
     /// Each for as long as it has left.
     fn reopen(&mut self, open: &[Kept]) -> io::Result<()> {
-        // The legacy tables come with theirs.
         if let Backend::Nftables(table) = &mut self.backend {
             table.restore(open)?;
+            table.hold(&self.held.all(Instant::now()))?;
         }
-        let now = Instant::now();
-        for (opening, until) in std::mem::take(&mut self.ranges) {
-            let left = until.saturating_duration_since(now).as_secs();
-            if left > 0 {
-                self.open_range(opening, u32::try_from(left).unwrap_or(u32::MAX))?;
-            }
-        }
+        // The legacy tables come with theirs.
         Ok(())
     }
 
@@ -336,6 +339,13 @@ impl Firewall {
         Ok(counted.map2(self.carried, u64::saturating_add))
     }
 }
+
+/// Whoever decides knows by what.
+fn not_so_loaded() -> Failure {
+    Failure::setup("change the list", "these rules are of another kind", DEFECT)
+}
+
+const DEFECT: &str = "report this as a defect";
 
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
@@ -442,6 +452,81 @@ mod tests {
             assert!(!listing.contains("192.0.2.1 . 22"), "{listing}");
             assert!(listing.contains("hook output priority filter; policy drop"));
         }
+    }
+
+    fn by_address(list: &str) -> Firewall {
+        let alone = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET);
+        alone.expect("this test needs root");
+        let here = plan::tests::plan(list, &[]).here;
+        let policy = Policy::parse(list).unwrap();
+        Firewall::load_by_address(AddressPlan::of(&policy, Vec::new(), here).unwrap()).unwrap()
+    }
+
+    fn opening(net: &str, low: u16, high: u16) -> AddressRule {
+        AddressRule {
+            net: net.parse().unwrap(),
+            ports: policy::PortRange::new(low, high).unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn where_addresses_decide_what_another_does_is_mended_with_what_was_open_too() {
+        let mut firewall = by_address("a.example:22,a.example:8000-9000");
+        let until = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let (narrow, wide) = (
+            opening("203.0.113.7/32", 22, 22),
+            opening("203.0.113.7/32", 8000, 9000),
+        );
+        firewall.open_range(narrow, until(600)).unwrap();
+        firewall.open_range(wide, until(600)).unwrap();
+        // Another name has it for a shorter time.
+        firewall.open_range(narrow, until(60)).unwrap();
+        assert_eq!(firewall.look().unwrap(), Finding::Nothing);
+        for command in [
+            "flush ruleset",
+            "insert rule inet sandbox_egress output accept",
+            "add element inet sandbox_egress ports_8000_9000_4 { 192.0.2.1 timeout 1h }",
+        ] {
+            nft(command);
+            let found = firewall.changed().await.unwrap();
+            assert!(matches!(found, Finding::Changed(_)), "{command}: {found:?}");
+            firewall.reload(Counters::default()).unwrap();
+            assert_eq!(firewall.look().unwrap(), Finding::Nothing, "{command}");
+            let listing = nft("list table inet sandbox_egress");
+            assert!(listing.contains("203.0.113.7 . 22 timeout 9m"), "{listing}");
+            assert_eq!(
+                listing.matches("203.0.113.7 timeout 9m").count(),
+                1,
+                "{listing}"
+            );
+            assert!(!listing.contains("192.0.2.1"), "{listing}");
+        }
+    }
+
+    #[tokio::test]
+    async fn where_addresses_decide_another_list_is_a_change_of_our_own_and_lasts_over_a_reload() {
+        let mut firewall = by_address("a.example:8000-9000");
+        let until = Instant::now() + Duration::from_secs(600);
+        let old = opening("203.0.113.7/32", 8000, 9000);
+        firewall.open_range(old, until).unwrap();
+        let mut held = Held::default();
+        held.note(opening("203.0.113.8/32", 1, 1023), until, Instant::now());
+        let policy = Policy::parse("b.example:1-1023").unwrap();
+        firewall.follow_addresses(&policy, held).unwrap();
+        assert_eq!(firewall.look().unwrap(), Finding::Nothing);
+        assert!(firewall.open_range(old, until).is_err(), "its set is gone");
+        for _ in 0..2 {
+            let listing = nft("list table inet sandbox_egress");
+            assert!(
+                listing.contains("203.0.113.8") && !listing.contains("203.0.113.7"),
+                "{listing}"
+            );
+            firewall.reload(Counters::default()).unwrap();
+        }
+        assert!(
+            firewall.follow(&policy).is_err(),
+            "the rules are of another kind"
+        );
     }
 
     #[tokio::test]

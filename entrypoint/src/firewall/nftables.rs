@@ -22,7 +22,9 @@ use self::{
     notices::{Notices, Seen},
     openings::Openings,
 };
-use super::{Counters, Finding, LOAD, LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD, Plan, opened::Kept};
+use super::{
+    AddressPlan, Counters, Finding, LOAD, LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD, Plan, opened::Kept,
+};
 use crate::failure::Failure;
 
 /// The loaded table, watched.
@@ -61,8 +63,22 @@ impl Table {
 
     /// Has the table follow another list, in one transaction.
     pub(super) fn follow(&mut self, plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
+        self.exchange(&plan.exchange(kept))
+    }
+
+    /// The same where addresses decide: what is `held` is open then.
+    pub(super) fn follow_addresses(
+        &mut self,
+        before: &AddressPlan,
+        plan: &AddressPlan,
+        held: &[(AddressRule, u32)],
+    ) -> Result<(), Failure> {
+        self.exchange(&plan.exchange(before, held))
+    }
+
+    fn exchange(&mut self, exchange: &Nftables<'static>) -> Result<(), Failure> {
         let earlier = self.look().map_err(Failure::system(WATCH))?;
-        let meanwhile = self.transact(&plan.exchange(kept))?;
+        let meanwhile = self.transact(exchange)?;
         self.found = match meanwhile {
             Finding::Nothing => earlier,
             Finding::Changed(_) | Finding::Overridden(_) => meanwhile,
@@ -152,6 +168,11 @@ impl Table {
     /// The same of an address on a range of ports.
     pub(super) fn open_range(&mut self, opening: AddressRule, seconds: u32) -> io::Result<()> {
         self.openings.open_range(opening, seconds)
+    }
+
+    /// Opens all of these again, each for as long as it is held.
+    pub(super) fn hold(&self, held: &[(AddressRule, u32)]) -> io::Result<()> {
+        self.openings.hold(held)
     }
 
     /// What was counted since the table was loaded.

@@ -6,9 +6,12 @@ use std::{
 };
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use policy::{AddressRule, Policy, PortRange};
+use policy::{AddressRule, NameRule, Policy, PortRange};
 
-use crate::{ingress::IngressPort, listeners::DnsPorts, surroundings::Surroundings};
+use crate::{
+    allow::ALLOW, failure::Failure, ingress::IngressPort, listeners::DnsPorts,
+    surroundings::Surroundings,
+};
 
 /// Everything that the rules depend on.
 #[derive(Debug, Clone)]
@@ -75,6 +78,44 @@ pub(crate) struct AddressPlan {
     pub(crate) here: Surroundings,
 }
 
+impl AddressPlan {
+    /// The plan of this list, here.
+    ///
+    /// # Errors
+    /// Where it takes more rules than a packet should have to pass.
+    pub(crate) fn of(
+        policy: &Policy,
+        ingress: Vec<IngressPort>,
+        here: Surroundings,
+    ) -> Result<Self, Failure> {
+        let mut guarded = policy::guarded_ranges();
+        guarded.extend(here.guarded());
+        let names = policy.name_rules();
+        let ports: BTreeSet<_> = names.iter().flat_map(NameRule::ports).collect();
+        if ports.len() > MOST_PORT_RANGES {
+            return Err(Failure::config(
+                ALLOW,
+                format_args!("{} different ranges of ports on names", ports.len()),
+                format!("name at most {MOST_PORT_RANGES} where addresses decide"),
+            ));
+        }
+        Ok(Self {
+            ports,
+            ranges: policy.address_rules(),
+            denied: policy.denied_addresses(),
+            lifted: policy.lifted_ranges(),
+            guarded,
+            ingress,
+            here,
+        })
+    }
+
+    /// The same with another list.
+    pub(super) fn following(&self, policy: &Policy) -> Result<Self, Failure> {
+        Self::of(policy, self.ingress.clone(), self.here.clone())
+    }
+}
+
 /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
 pub(super) fn root_uids(here: &Surroundings) -> impl Iterator<Item = u32> + use<> {
     let overflow = here.remapped.then_some(OVERFLOW_UID);
@@ -101,6 +142,8 @@ const V6_LOCALHOST: IpAddr = IpAddr::V6(net::Ipv6Addr::LOCALHOST);
 /// Where docker's listens on networks that users make, whatever /etc/resolv.conf has come to say.
 const DOCKERS_RESOLVER: IpAddr = IpAddr::V4(net::Ipv4Addr::new(127, 0, 0, 11));
 const OVERFLOW_UID: u32 = 65534;
+/// Each wide one has rules of its own, which a packet passes one by one.
+const MOST_PORT_RANGES: usize = 256;
 
 #[cfg(test)]
 pub(super) mod tests {
@@ -139,6 +182,43 @@ pub(super) mod tests {
                 ipv6: Ipv6::Routed,
                 remapped: true,
             },
+        }
+    }
+
+    fn address_plan(list: &str) -> Result<AddressPlan, Failure> {
+        let here = plan("a.example", &[]).here;
+        AddressPlan::of(&Policy::parse(list).unwrap(), Vec::new(), here)
+    }
+
+    #[test]
+    fn so_many_ranges_of_ports_and_no_more_also_of_another_list() {
+        let list = |count: u16| {
+            let entry = |n: u16| format!("n{n}.example:{}-{}", 1000 + n * 20, 1018 + n * 20);
+            let entries: Vec<String> = (0..count).map(entry).collect();
+            entries.join(",")
+        };
+        let most = address_plan(&list(256)).unwrap();
+        assert_eq!(most.ports.len(), 256);
+        let next = Policy::parse(&list(257)).unwrap();
+        for refused in [address_plan(&list(257)), most.following(&next)] {
+            let refused = refused.unwrap_err().one_line();
+            assert!(
+                refused.contains("257") && refused.contains("at most 256"),
+                "{refused}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_containers_own_addresses_are_guarded_whatever_the_list() {
+        let first = address_plan("a.example").unwrap();
+        let next = first.following(&Policy::parse("b.example:22").unwrap());
+        for plan in [first, next.unwrap()] {
+            let guarded = plan.guarded;
+            assert!(
+                guarded.contains(&"172.17.0.2/32".parse().unwrap()),
+                "{guarded:?}"
+            );
         }
     }
 

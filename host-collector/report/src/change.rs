@@ -35,7 +35,7 @@ pub struct PolicyReport {
     pub digest: Printable,
     /// Whether it is in force.
     pub outcome: PolicyOutcome,
-    /// Why not, where it is not.
+    /// Why not, where it is not; and where it is, what of it does not work as it says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Printable>,
 }

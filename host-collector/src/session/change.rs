@@ -50,7 +50,7 @@ pub struct PolicyChange {
     /// Whether some of these are not shown.
     #[serde(default, skip_serializing_if = "is_false")]
     pub entries_truncated: bool,
-    /// Why it did not come into force.
+    /// Why it did not come into force, or what of it does not work as it says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
 }

@@ -180,14 +180,17 @@ impl Run {
         };
         match self.answered(generation, &digest).await {
             None => Reply::Unconfirmed { generation },
-            Some(answer) if answer.outcome == PolicyOutcome::InForce => Reply::InForce(Change {
-                generation,
-                digest,
-                entries: amendment.policy.len(),
-                added: amendment.added,
-                removed: amendment.removed,
-                warnings: amendment.warnings,
-            }),
+            Some(answer) if answer.outcome == PolicyOutcome::InForce => {
+                let told = answer.detail.map(|detail| detail.to_string());
+                Reply::InForce(Change {
+                    generation,
+                    digest,
+                    entries: amendment.policy.len(),
+                    added: amendment.added,
+                    removed: amendment.removed,
+                    warnings: amendment.warnings.into_iter().chain(told).collect(),
+                })
+            }
             Some(answer) => {
                 let why = answer.detail.map(|detail| detail.to_string());
                 refused(&why.unwrap_or_else(|| "the container does not say why".into()))
@@ -406,6 +409,8 @@ mod tests {
         };
         assert_eq!((change.generation, change.entries), (2, 2));
         assert_eq!(change.added, ["b.example"]);
+        // What the container says of it is not kept from who asked.
+        assert_eq!(change.warnings, ["why"]);
         let unchanged = matches!(&again, Reply::Unchanged(same) if same.generation == 2 && same.digest == change.digest);
         assert!(unchanged, "{again:?}");
     }

@@ -11,8 +11,12 @@ use serde_json::Value;
 
 use crate::LabTest;
 
-pub(crate) const TESTS: [(&str, LabTest); 2] = [
+pub(crate) const TESTS: [(&str, LabTest); 3] = [
     ("a-list-is-changed-while-the-run-lasts", changed),
+    (
+        "a-list-is-changed-where-addresses-decide",
+        changed_by_address,
+    ),
     ("a-guest-that-does-not-end-is-killed", killed),
 ];
 
@@ -134,6 +138,124 @@ fn changed(lab: &Lab) -> anyhow::Result<()> {
         late.status.code() == Some(2) && said.contains("has ended"),
         "{said}"
     );
+    Ok(())
+}
+
+/// The same without a proxy: by the addresses that the names have.
+const GUEST_BY_ADDRESS: &str = r"
+import http.client, signal, socket, sys
+
+def step(name):
+    with open('said', 'w') as said:
+        said.write(name + '\n')
+    with open('go') as go:
+        go.readline()
+
+def check(is_so, what):
+    if not is_so:
+        print(what, file=sys.stderr)
+        sys.exit(9)
+
+def reach(*to):
+    try:
+        return socket.create_connection(to, 5)
+    except OSError:
+        return None
+
+kept = http.client.HTTPConnection('denied.test')
+def status():
+    kept.request('GET', '/')
+    answer = kept.getresponse()
+    answer.read()
+    return answer.status
+
+first = reach('allowed.test', 443)
+check(first and not reach('denied.test', 80), 'reached before it was allowed')
+step('refused')
+check(status() == 200 and reach('allowed.test', 8080), 'not reached where it was allowed')
+check(not reach('denied.test', 443), 'reached on another port')
+check(reach('allowed.test', 443), 'closed by a list that has it too')
+connection = kept.sock
+step('reached')
+check(not reach('denied.test', 80) and not reach('allowed.test', 8080), 'reached where it was denied')
+check(status() == 200 and kept.sock is connection, 'what was established did not go on')
+check(reach('allowed.test', 443), 'closed by a list that has it too')
+step('refused again')
+signal.pause()
+";
+
+fn changed_by_address(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?.with(&["--enforce=address"]);
+    let mut command = stage.launch(&["run", "--detach"]);
+    let run = output_of(command.args([BASE, "--", "python3", "-c", GUEST_BY_ADDRESS]))?;
+    let run = run.trim();
+    let change = |verb: &str, entries: &[&str]| -> anyhow::Result<Value> {
+        let mut command = stage.collector();
+        command.args([verb, "--json", run]).args(entries);
+        Ok(serde_json::from_str(&output_of(&mut command)?)?)
+    };
+    let range = lab.internet().subnet().v4_net();
+    let entries = [
+        format!("denied.test:80@{range}"),
+        // Ports enough to have rules of their own.
+        format!("allowed.test:8000-9000@{range}"),
+        "nosuch.test".to_owned(),
+        "*.api.allowed.test".to_owned(),
+    ];
+    stage.said()?;
+    let allowed = change("allow", &entries.each_ref().map(String::as_str))?;
+    let told = at(&allowed, "/warnings/0").as_str().unwrap_or_default();
+    ensure!(
+        told == "not resolved yet: nosuch.test; not enforced by address, and allowing nothing: \
+                 *.api.allowed.test",
+        "{allowed}"
+    );
+    stage.go_on()?;
+    stage.said()?;
+    let denied = change("deny", &["denied.test:80", "allowed.test:8000-9000"])?;
+    ensure!(at(&denied, "/generation") == 3, "{denied}");
+    // A list of which nothing can be held is none: the one before it stands.
+    let wide = (0..256).map(|n| format!("n{n}.test:{}-{}", 10_000 + n * 20, 10_018 + n * 20));
+    let wide: Vec<String> = wide.collect();
+    let refused = stage
+        .collector()
+        .args(["allow", run])
+        .args(&wide)
+        .output()?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(
+        refused.status.code() == Some(1) && said.contains("at most 256"),
+        "{refused:?}"
+    );
+    stage.go_on()?;
+    stage.said()?;
+    let line = output_of(stage.collector().args(["stop", "--json", run]))?;
+    let line: Value = serde_json::from_str(&line)?;
+    ensure!(
+        at(&line, "/egress_enforcement") == "address"
+            && at(&line, "/egress_channel/state") == "complete"
+            && at(&line, "/processes/outlived_root") == 0,
+        "{line}"
+    );
+    let policy = at(&line, "/egress_policy");
+    let changes = at(policy, "/changes").as_array().context("no changes")?;
+    let states: Vec<_> = changes.iter().map(|change| at(change, "/state")).collect();
+    ensure!(
+        states == ["in_force", "in_force", "refused"]
+            && at(policy, "/digest") == at(&denied, "/digest"),
+        "{line}"
+    );
+    ensure!(at(policy, "/changes/0/detail") == told, "{line}");
+    // Before the first list, on the other port, and after the second.
+    let packets = at(&line, "/egress_denied_by_reason/packet");
+    ensure!(packets.as_u64().is_some_and(|count| count >= 4), "{line}");
+    let reached = lab.internet().account()?.reached;
+    let expected = [
+        "allowed.test:443/tcp",
+        "allowed.test:8080/tcp",
+        "denied.test:80/tcp",
+    ];
+    ensure!(reached.iter().eq(&expected), "{reached:?}");
     Ok(())
 }
 

@@ -12,10 +12,12 @@ use super::{
     incoming,
     openings::{self, SETS},
     outgoing,
+    ruleset::LIFTED,
     terms::{
-        accept, address, any_of, daddr, dport, endpoint, family, field, is, leave, meta, number,
+        accept, address, any_of, daddr, dport, endpoint, family, field, is, jump, leave, meta,
+        number,
     },
-    transaction::{OUTPUT, QUESTIONS, Transaction},
+    transaction::{OUTPUT, QUESTIONS, RANGES, Transaction},
 };
 use crate::firewall::plan::AddressPlan;
 
@@ -26,7 +28,7 @@ impl AddressPlan {
         let mut rules = Transaction::new();
         rules.questions();
         rules.set("guarded", &self.guarded);
-        rules.set("lifted", &self.lifted);
+        rules.set(LIFTED, &self.lifted);
         rules.endpoints(SETS);
         for &ports in self.wide() {
             rules.addresses(&openings::wide_set(ports));
@@ -34,13 +36,14 @@ impl AddressPlan {
         outgoing::claim_flows(QUESTIONS, &self.here, None, &mut rules);
         self.judge_questions(&mut rules);
         self.judge_output(&mut rules);
+        self.judge_listed(&mut rules);
         incoming::judge(&self.ingress, &self.here, &mut rules);
         outgoing::close(&mut rules);
         rules.into_nftables()
     }
 
     /// Ranges of ports that have sets of their own.
-    fn wide(&self) -> impl Iterator<Item = &PortRange> {
+    pub(super) fn wide(&self) -> impl Iterator<Item = &PortRange> {
         self.ports.iter().filter(|ports| openings::is_wide(**ports))
     }
 
@@ -64,6 +67,7 @@ impl AddressPlan {
 
     fn judge_output(&self, rules: &mut Transaction) {
         outgoing::refuse_forged_answers(&self.here, None, rules);
+        outgoing::close_back_doors_but_the_port(&self.here, rules);
         outgoing::accept_inside(rules);
         outgoing::accept_roots_dns(&self.here, rules);
         for &resolver in &self.here.resolvers {
@@ -72,16 +76,21 @@ impl AddressPlan {
                 rules.rule(OUTPUT, [to, is(dport(proto), number(53_u16)), accept()]);
             }
         }
-        outgoing::on_ranges(OUTPUT, &self.denied, || outgoing::refuse().into(), rules);
-        outgoing::accept_opened(SETS, endpoint, rules);
+        rules.rule(OUTPUT, [jump(RANGES)]);
+        outgoing::refuse_the_rest(rules);
+    }
+
+    /// All that hangs on the list, which another takes the place of.
+    pub(super) fn judge_listed(&self, rules: &mut Transaction) {
+        outgoing::on_ranges(RANGES, &self.denied, || outgoing::refuse().into(), rules);
+        outgoing::accept_opened(RANGES, SETS, endpoint, rules);
         for &ports in self.wide() {
             let set = openings::wide_set(ports);
             let address = |family| field(family, "daddr");
             let on = (ports.low(), ports.high());
-            outgoing::accept_opened_on(&set, address, Some(on), rules);
+            outgoing::accept_opened_on(RANGES, &set, address, Some(on), rules);
         }
-        outgoing::on_ranges(OUTPUT, &self.ranges, || vec![accept()], rules);
-        outgoing::refuse_the_rest(rules);
+        outgoing::on_ranges(RANGES, &self.ranges, || vec![accept()], rules);
     }
 
     /// The resolvers of either family, where there are any.
@@ -132,8 +141,18 @@ mod tests {
 
     /// What nft makes of the ruleset, in a network namespace of its own.
     fn loaded(plan: &AddressPlan) -> String {
-        let json = serde_json::to_string(&plan.ruleset()).unwrap();
-        let script = "nft -j -f - && nft list table inet sandbox_egress";
+        in_a_namespace(&[plan.ruleset()])
+    }
+
+    fn in_a_namespace(transactions: &[Nftables<'static>]) -> String {
+        let json = transactions
+            .iter()
+            .map(|one| serde_json::to_string(one).unwrap());
+        let json = json.collect::<Vec<_>>().join("\n") + "\n";
+        let script = "while read -r transaction; do
+                          printf %s \"$transaction\" | nft -j -f - || exit 1
+                      done
+                      nft list table inet sandbox_egress";
         let mut child = Command::new("unshare")
             .args(["--net", "sh", "-c", script])
             .stdin(Stdio::piped())
@@ -215,10 +234,117 @@ mod tests {
         assert!(!text.contains("ports_22"), "{text}");
     }
 
+    /// Lines of the listing, without the time that elements have left.
+    fn lasting(text: &str) -> Vec<String> {
+        let lines = text.lines().map(|line| match line.split_once(" expires ") {
+            Some((lasting, _)) => lasting.trim(),
+            None => line.trim(),
+        });
+        lines.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn rules_that_follow_another_list_are_those_of_a_launch_with_it() {
+        let lists = [
+            "a.example:8000-9000, b.example:22, 10.0.0.0/8:5432, c.example@192.168.0.0/16",
+            "a.example:8000-9000, d.example:1-1023, !203.0.114.7:22, [2001:db8::/32]:22",
+            "!a.example",
+        ];
+        for first in lists {
+            for next in lists {
+                let (launched, other) = (plan(first, &["10.0.0.53"]), plan(next, &["10.0.0.53"]));
+                let changed = in_a_namespace(&[launched.ruleset(), other.exchange(&launched, &[])]);
+                let sorted = |text: &str| {
+                    // A set that is new stands behind those that were there.
+                    let (mut lines, all) = (Vec::new(), lasting(text));
+                    lines.extend(all.split(|line| line == "}").map(<[_]>::to_vec));
+                    lines.sort();
+                    lines
+                };
+                assert_eq!(
+                    sorted(&changed),
+                    sorted(&loaded(&other)),
+                    "{first} -> {next}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_another_list_holds_is_open_in_the_same_transaction_and_nothing_else_is() {
+        let held = |net: &str, low, high| {
+            let ports = PortRange::new(low, high).unwrap();
+            let net = net.parse().unwrap();
+            (policy::AddressRule { net, ports }, 100)
+        };
+        let before = plan("a.example:8000-9000, b.example:22", &["10.0.0.53"]);
+        let after = plan("a.example:8000-9000, c.example:1-1023", &["10.0.0.53"]);
+        let text = in_a_namespace(&[
+            before.ruleset(),
+            before.exchange(
+                &before,
+                &[
+                    held("203.0.114.7/32", 8000, 9000),
+                    held("203.0.114.8/32", 22, 22),
+                ],
+            ),
+            after.exchange(
+                &before,
+                &[
+                    held("203.0.114.9/32", 8000, 9000),
+                    held("2001:db8::9/128", 1, 1023),
+                    held("203.0.114.9/32", 22, 23),
+                ],
+            ),
+        ]);
+        let set = |name: &str| {
+            let (_, rest) = text.split_once(&format!("set {name} {{")).unwrap();
+            rest.split_once("\n\t}").unwrap().0
+        };
+        assert!(
+            set("ports_8000_9000_4").contains("203.0.114.9 timeout 1m40s"),
+            "{text}"
+        );
+        assert!(
+            set("ports_1_1023_6").contains("2001:db8::9 timeout 1m40s"),
+            "{text}"
+        );
+        for port in ["22", "23"] {
+            let element = format!("203.0.114.9 . {port} timeout 1m40s");
+            assert!(set("allow4").contains(&element), "{text}");
+        }
+        assert!(
+            !text.contains("203.0.114.7") && !text.contains("203.0.114.8"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_engine_s_resolver_is_asked_at_its_port_and_at_no_other() {
+        for resolvers in [&["127.0.0.11"][..], &["10.0.0.53"]] {
+            let text = loaded(&plan("example.com", resolvers));
+            let output = chain(&text, "output");
+            let at = |line: &str| {
+                output
+                    .find(line)
+                    .unwrap_or_else(|| panic!("{line}\n{text}"))
+            };
+            let refused = at("ip daddr 127.0.0.11 meta skuid != 0 counter name \"denied_packets\"");
+            assert!(refused < at("oifname \"lo\" accept"), "{text}");
+            for line in [
+                "ip daddr 127.0.0.11 ct status dnat accept",
+                "ip daddr 127.0.0.11 udp dport 53 accept",
+                "ip daddr 127.0.0.11 tcp dport 53 accept",
+            ] {
+                assert!(at(line) < refused, "{line}\n{text}");
+            }
+        }
+    }
+
     #[test]
     fn a_deny_by_address_comes_before_whatever_opens_it() {
         let text = loaded(&plan("a.example:*, !203.0.114.7:22", &["10.0.0.53"]));
-        let output = chain(&text, "output");
+        let output = chain(&text, "ranges");
         let at = |line: &str| {
             output
                 .find(line)

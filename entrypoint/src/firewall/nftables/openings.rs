@@ -45,6 +45,28 @@ pub(super) fn wide_set(ports: PortRange) -> String {
     format!("ports_{}_{}_", ports.low(), ports.high())
 }
 
+/// An element of a set of what may be dialled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// All ports of the range that the set is for.
+    Address(IpAddr),
+    /// One port.
+    Endpoint(SocketAddr),
+}
+
+/// Which elements of which set an address on a range of ports is.
+pub(super) fn places(opening: AddressRule) -> (String, Vec<Place>) {
+    let (address, ports) = (opening.net.addr(), opening.ports);
+    let suffix = if address.is_ipv4() { '4' } else { '6' };
+    if is_wide(ports) {
+        let set = format!("{}{suffix}", wide_set(ports));
+        return (set, vec![Place::Address(address)]);
+    }
+    let all = ports.low()..=ports.high();
+    let endpoints = all.map(|port| Place::Endpoint(SocketAddr::new(address, port)));
+    (format!("{SETS}{suffix}"), endpoints.collect())
+}
+
 impl Openings {
     /// Opens the way, which takes `NET_ADMIN` and keeps on taking it.
     pub(super) fn connect() -> io::Result<Self> {
@@ -99,17 +121,18 @@ impl Openings {
 
     /// The same where a name has the address, on all ports of a range that the ruleset knows.
     pub(super) fn open_range(&mut self, opening: AddressRule, seconds: u32) -> io::Result<()> {
-        let address = opening.net.addr();
-        if is_wide(opening.ports) {
-            let suffix = if address.is_ipv4() { '4' } else { '6' };
-            let set = format!("{}{suffix}", wide_set(opening.ports));
-            let seconds = seconds.clamp(SHORTEST, LONGEST);
-            let keys = BTreeMap::from([(address_key(address), seconds)]);
-            return self.fill(&set, &keys);
+        self.hold(&[(opening, seconds.clamp(SHORTEST, LONGEST))])
+    }
+
+    /// Lets the guest dial all of these, each for as long as it is held.
+    pub(super) fn hold(&self, held: &[(AddressRule, u32)]) -> io::Result<()> {
+        let mut sets: BTreeMap<String, BTreeMap<Vec<u8>, u32>> = BTreeMap::new();
+        for (opening, seconds) in held {
+            let (set, places) = places(*opening);
+            let keys = sets.entry(set).or_default();
+            keys.extend(places.into_iter().map(|place| (place.key(), *seconds)));
         }
-        let ports = opening.ports.low()..=opening.ports.high();
-        let endpoints: Vec<_> = ports.map(|port| SocketAddr::new(address, port)).collect();
-        self.open(&endpoints, seconds)
+        sets.iter().try_for_each(|(set, keys)| self.fill(set, keys))
     }
 
     /// Each key once: what a message deletes twice is not there the second time.
@@ -194,6 +217,16 @@ fn elements(set: &str, keys: &[(&Vec<u8>, &u32)]) -> SetElementMessage {
             SetElementList::Set(set.to_owned()),
             SetElementList::Elements(keys.iter().map(element).collect()),
         ],
+    }
+}
+
+impl Place {
+    /// As the kernel holds it.
+    fn key(self) -> Vec<u8> {
+        match self {
+            Self::Address(address) => address_key(address),
+            Self::Endpoint(to) => endpoint_key(to),
+        }
     }
 }
 
@@ -424,6 +457,30 @@ mod tests {
             openings.open_range(unknown, 60).is_err(),
             "there is no such set"
         );
+    }
+
+    #[test]
+    fn what_is_held_is_opened_for_as_long_as_it_has_left_in_whichever_set_it_is() {
+        let openings = sets();
+        nft(&format!(
+            "add set inet {TABLE} ports_8000_9000_4 {{ type ipv4_addr; flags timeout; }}"
+        ));
+        let held = |net: &str, low, high, seconds| {
+            let ports = PortRange::new(low, high).unwrap();
+            let net = net.parse().unwrap();
+            (AddressRule { net, ports }, seconds)
+        };
+        openings
+            .hold(&[
+                held("203.0.113.7/32", 8000, 9000, 20),
+                held("203.0.113.7/32", 22, 23, 600),
+                held("2001:db8::7/128", 22, 22, 600),
+            ])
+            .unwrap();
+        assert!((10..=20).contains(&left("ports_8000_9000_4")[0].1));
+        assert_eq!(left("allow4").len(), 2);
+        assert_eq!(left("allow6").len(), 1);
+        openings.hold(&[]).unwrap();
     }
 
     #[test]

@@ -43,6 +43,21 @@ pub(super) fn claim_flows(
     rules.rule(OUTPUT, [taken, refuse().into()].concat());
 }
 
+/// Where an engine's resolver listens for itself, everybody comes as to any resolver, and in no
+/// other way: what was aimed at port 53 of it has been judged by `QUESTIONS`, and has another
+/// destination by now where an engine's nat has taken it there.
+pub(super) fn close_back_doors_but_the_port(here: &Surroundings, rules: &mut Transaction) {
+    for resolver in resolvers_apart(here) {
+        let to = || is(daddr(resolver), address(resolver));
+        rules.rule(OUTPUT, [to(), redirected(), accept()]);
+        for proto in ["udp", "tcp"] {
+            rules.rule(OUTPUT, [to(), is(dport(proto), number(53_u16)), accept()]);
+        }
+        let others = is_not(meta(MetaKey::Skuid), roots(here));
+        rules.rule(OUTPUT, [vec![to(), others], refuse().into()].concat());
+    }
+}
+
 /// Where an engine's resolver listens for itself, only the proxy and root come. What was aimed at
 /// port 53 of it has another destination by now; the rest would ask it past the proxy.
 pub(super) fn close_back_doors(here: &Surroundings, proxy: u32, rules: &mut Transaction) {
@@ -97,12 +112,18 @@ pub(super) fn accept_roots_dns(here: &Surroundings, rules: &mut Transaction) {
 
 /// What names of the list resolved to, which is in the sets of this name as `key` has it. The
 /// address guard again: whoever resolves opens to the guest what may be dialled, no more.
-pub(super) fn accept_opened(name: &str, key: fn(&'static str) -> Term, rules: &mut Transaction) {
-    accept_opened_on(name, key, None, rules);
+pub(super) fn accept_opened(
+    chain: &'static str,
+    name: &str,
+    key: fn(&'static str) -> Term,
+    rules: &mut Transaction,
+) {
+    accept_opened_on(chain, name, key, None, rules);
 }
 
 /// The same, on certain ports.
 pub(super) fn accept_opened_on(
+    chain: &'static str,
     name: &str,
     key: fn(&'static str) -> Term,
     on: Option<(u16, u16)>,
@@ -115,7 +136,7 @@ pub(super) fn accept_opened_on(
         for guard in [is(daddr(), set("lifted")), is_not(daddr(), set("guarded"))] {
             let opened = is(key(family), set(name));
             let parts = [Some(guard), on(), Some(opened), Some(accept())];
-            rules.rule(OUTPUT, parts.into_iter().flatten().collect::<Vec<_>>());
+            rules.rule(chain, parts.into_iter().flatten().collect::<Vec<_>>());
         }
     }
 }

@@ -97,7 +97,7 @@ impl Plan {
             ],
         );
         outgoing::accept_roots_dns(here, rules);
-        outgoing::accept_opened(SETS, endpoint, rules);
+        outgoing::accept_opened(OUTPUT, SETS, endpoint, rules);
         rules.rule(OUTPUT, [jump(RANGES)]);
         self.accept_ranges(rules);
         outgoing::refuse_the_rest(rules);

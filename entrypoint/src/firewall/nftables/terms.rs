@@ -164,8 +164,13 @@ pub(super) fn address(address: IpAddr) -> Term {
 /// An element of a set of addresses with a port, for so many seconds.
 pub(super) fn opening(to: SocketAddr, seconds: u32) -> Term {
     let parts = vec![address(to.ip()), number(to.port())];
+    lasting(Expression::Named(NamedExpression::Concat(parts)), seconds)
+}
+
+/// An element of a set, for so many seconds.
+pub(super) fn lasting(element: Term, seconds: u32) -> Term {
     Expression::Named(NamedExpression::Elem(Elem {
-        val: Box::new(Expression::Named(NamedExpression::Concat(parts))),
+        val: Box::new(element),
         timeout: Some(seconds),
         expires: None,
         comment: None,

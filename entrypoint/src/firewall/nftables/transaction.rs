@@ -1,5 +1,7 @@
 //! The objects of the ruleset as one transaction: loaded together or not at all.
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
 use nftables::{
     batch::Batch,
@@ -11,11 +13,14 @@ use nftables::{
     types::{NfChainPolicy, NfChainType, NfFamily, NfHook},
 };
 
+use policy::AddressRule;
+
 use super::{
     DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL, TABLE,
+    openings::{self, Place},
     terms::{
-        IGMP, Part, Term, accept, any_of, count, drop, field, is, meta, network, opening, protocol,
-        word,
+        self, IGMP, Part, Term, accept, address, any_of, count, drop, field, is, lasting, meta,
+        network, protocol, word,
     },
 };
 use crate::firewall::opened::Kept;
@@ -115,15 +120,15 @@ impl Transaction {
 
     /// Takes all elements out of the sets of both families.
     pub(super) fn flush_sets(&mut self, name: &str) {
-        for suffix in ["4", "6"] {
-            let set = Set {
-                family: NfFamily::INet,
-                table: TABLE.into(),
-                name: format!("{name}{suffix}").into(),
-                ..Set::default()
-            };
-            self.batch
-                .add_cmd(NfCmd::Flush(FlushObject::Set(Box::new(set))));
+        for set in sets(name) {
+            self.batch.add_cmd(NfCmd::Flush(FlushObject::Set(set)));
+        }
+    }
+
+    /// Takes away the sets of both families, which no rule names any more.
+    pub(super) fn delete_sets(&mut self, name: &str) {
+        for set in sets(name) {
+            self.batch.delete(NfListObject::Set(set));
         }
     }
 
@@ -139,8 +144,26 @@ impl Transaction {
     pub(super) fn reopen(&mut self, name: &str, kept: &[Kept]) {
         let (v4, v6): (Vec<&Kept>, _) = kept.iter().partition(|kept| kept.to.is_ipv4());
         for (kept, suffix) in [(v4, "4"), (v6, "6")] {
-            let elements = kept.iter().map(|kept| opening(kept.to, kept.seconds));
+            let elements = kept
+                .iter()
+                .map(|kept| terms::opening(kept.to, kept.seconds));
             self.elements(format!("{name}{suffix}"), elements);
+        }
+    }
+
+    /// Adds what was opened to the sets that it is looked for in, each for as long as it is held.
+    pub(super) fn hold(&mut self, held: &[(AddressRule, u32)]) {
+        let mut sets: BTreeMap<String, Vec<Term>> = BTreeMap::new();
+        for (opening, seconds) in held {
+            let (set, places) = openings::places(*opening);
+            let places = places.into_iter().map(|place| match place {
+                Place::Address(to) => lasting(address(to), *seconds),
+                Place::Endpoint(to) => terms::opening(to, *seconds),
+            });
+            sets.entry(set).or_default().extend(places);
+        }
+        for (set, elements) in sets {
+            self.elements(set, elements.into_iter());
         }
     }
 
@@ -274,6 +297,18 @@ impl Transaction {
     pub(super) fn into_nftables(self) -> Nftables<'static> {
         self.batch.to_nftables()
     }
+}
+
+/// The sets of this name, of both families.
+fn sets(name: &str) -> impl Iterator<Item = Box<Set<'static>>> {
+    ["4", "6"].into_iter().map(move |suffix| {
+        Box::new(Set {
+            family: NfFamily::INet,
+            table: TABLE.into(),
+            name: format!("{name}{suffix}").into(),
+            ..Set::default()
+        })
+    })
 }
 
 /// The networks of IPv4 first, then those of IPv6, each with its name in nftables.
