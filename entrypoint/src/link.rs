@@ -1,16 +1,20 @@
-//! What a process of ours says to PID 1 over a socketpair: whole messages, of bounded size.
+//! What a process of ours and PID 1 say to each other over a socketpair: whole messages, of bounded
+//! size, and never at the price of waiting for one of them to be read.
 
 use std::{io, os::unix::net::UnixStream};
 
 use report::FrameReader;
 use serde::de::DeserializeOwned;
+use tokio::io::Interest;
 
-/// A stream of messages from one process.
+/// The two streams of messages from and to one process.
 #[derive(Debug)]
 pub(crate) struct Link {
     stream: tokio::net::UnixStream,
     reader: FrameReader,
     buffer: Vec<u8>,
+    /// What the socket has yet to take: a list is longer than its buffer.
+    unsent: Vec<u8>,
 }
 
 impl Link {
@@ -18,15 +22,17 @@ impl Link {
     ///
     /// Must be called within the runtime.
     pub(crate) fn new(stream: UnixStream, reader: FrameReader) -> io::Result<Self> {
+        // Whatever timeout is on it would hold up every look for more.
         stream.set_nonblocking(true)?;
         Ok(Self {
             stream: tokio::net::UnixStream::from_std(stream)?,
             reader,
             buffer: vec![0; READ_SIZE],
+            unsent: Vec::new(),
         })
     }
 
-    /// The next message.
+    /// The next message; meanwhile what is unsent goes out.
     ///
     /// # Errors
     /// When the other is gone, or no longer makes sense, which is the same to its parent.
@@ -35,7 +41,15 @@ impl Link {
             if let Some(message) = parse(&mut self.reader)? {
                 return Ok(message);
             }
-            self.stream.readable().await?;
+            let interest = if self.unsent.is_empty() {
+                Interest::READABLE
+            } else {
+                Interest::READABLE | Interest::WRITABLE
+            };
+            let ready = self.stream.ready(interest).await?;
+            if ready.is_writable() {
+                self.send()?;
+            }
             match self.stream.try_read(&mut self.buffer) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self
@@ -45,6 +59,28 @@ impl Link {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Says `line`, or as much as there is room for: the rest goes while the other is listened to.
+    pub(crate) fn say(&mut self, line: Vec<u8>) -> io::Result<()> {
+        self.unsent.extend(line);
+        self.send()
+    }
+
+    /// How many bytes the socket has yet to take.
+    pub(crate) const fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
+    fn send(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.try_write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -87,5 +123,18 @@ mod tests {
             drop(theirs);
             assert!(link.next::<u32>().await.is_err(), "{said:?}");
         }
+    }
+    #[tokio::test]
+    async fn a_timeout_that_was_on_the_socket_holds_up_no_look_for_more() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let hour = std::time::Duration::from_secs(3600);
+        ours.set_read_timeout(Some(hour)).unwrap();
+        let mut link = Link::new(ours, FrameReader::new(100)).unwrap();
+        theirs.write_all(b"1\n").unwrap();
+        assert_eq!(link.next::<u32>().await.unwrap(), 1);
+        // Were it still blocking, this would not return.
+        let mut buffer = [0];
+        let nothing = link.stream.try_read(&mut buffer).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     }
 }

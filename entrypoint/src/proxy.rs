@@ -17,10 +17,13 @@ use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
 };
-use tokio::io::Interest;
 
 use crate::{
-    failure::Failure, guest::Ended, identity::Unprivileged, launch::Launch, link::parse,
+    failure::Failure,
+    guest::Ended,
+    identity::Unprivileged,
+    launch::Launch,
+    link::{Link, parse},
     listeners::Listeners,
 };
 
@@ -31,11 +34,7 @@ pub(crate) struct Proxy {
     pub(crate) pid: i32,
     /// What it had to do without.
     pub(crate) degradations: Vec<Printable>,
-    stream: tokio::net::UnixStream,
-    reader: FrameReader,
-    buffer: Vec<u8>,
-    /// What the socket has yet to take: a list is longer than its buffer.
-    unsent: Vec<u8>,
+    link: Link,
 }
 
 impl Proxy {
@@ -77,15 +76,10 @@ impl Proxy {
                 return Err(fail(io::Error::other("it spoke before it was ready")));
             }
         };
-        // With the timeout of the first answer still on it, every look for more would take that long.
-        ours.set_nonblocking(true).map_err(fail)?;
         Ok(Self {
             pid: child.id().cast_signed(),
             degradations,
-            stream: tokio::net::UnixStream::from_std(ours).map_err(fail)?,
-            reader,
-            buffer: vec![0; READ_SIZE],
-            unsent: Vec::new(),
+            link: Link::new(ours, reader).map_err(fail)?,
         })
     }
 
@@ -94,28 +88,7 @@ impl Proxy {
     /// # Errors
     /// When it is gone, or no longer makes sense, which is the same to its parent.
     pub(crate) async fn next(&mut self) -> io::Result<FromProxy> {
-        loop {
-            if let Some(message) = parse(&mut self.reader)? {
-                return Ok(message);
-            }
-            let interest = if self.unsent.is_empty() {
-                Interest::READABLE
-            } else {
-                Interest::READABLE | Interest::WRITABLE
-            };
-            let ready = self.stream.ready(interest).await?;
-            if ready.is_writable() {
-                self.send()?;
-            }
-            match self.stream.try_read(&mut self.buffer) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self
-                    .reader
-                    .push(self.buffer.get(..count).unwrap_or_default()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.link.next().await
     }
 
     /// Ends it, and tells how it ended: by itself, if it was about to.
@@ -135,7 +108,7 @@ impl Proxy {
     /// Answers [`FromProxy::Open`].
     pub(crate) fn opened(&mut self, id: u64, opened: bool) -> io::Result<()> {
         // Whoever asks and does not read is not answered: what waits to be sent has a bound.
-        if self.unsent.len() > MOST_UNSENT {
+        if self.link.unsent() > MOST_UNSENT {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.tell(&ToProxy::Opened { id, opened })
@@ -155,21 +128,8 @@ impl Proxy {
     }
 
     fn tell(&mut self, message: &ToProxy) -> io::Result<()> {
-        let line = encode(message, link::MAX_FRAME).map_err(io::Error::other)?;
-        self.unsent.extend(line);
-        self.send()
-    }
-
-    /// Writes what the socket takes; the rest goes while the proxy is listened to.
-    fn send(&mut self) -> io::Result<()> {
-        while !self.unsent.is_empty() {
-            match self.stream.try_write(&self.unsent) {
-                Ok(count) => drop(self.unsent.drain(..count)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        self.link
+            .say(encode(message, link::MAX_FRAME).map_err(io::Error::other)?)
     }
 }
 
@@ -231,7 +191,6 @@ const NAME: &str = "sandbox-egress-proxy";
 const STEP: &str = "start the proxy";
 /// Bytes of unread messages beyond which nothing is answered; a list comes in addition.
 const MOST_UNSENT: usize = 64 * 1024;
-const READ_SIZE: usize = 16 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
@@ -311,14 +270,10 @@ mod tests {
     }
 
     fn served(stream: UnixStream) -> Proxy {
-        stream.set_nonblocking(true).unwrap();
         Proxy {
             pid: 0,
             degradations: Vec::new(),
-            stream: tokio::net::UnixStream::from_std(stream).unwrap(),
-            reader: FrameReader::new(link::MAX_FRAME),
-            buffer: vec![0; READ_SIZE],
-            unsent: Vec::new(),
+            link: Link::new(stream, FrameReader::new(link::MAX_FRAME)).unwrap(),
         }
     }
 
@@ -356,6 +311,6 @@ mod tests {
         let mut deaf = served(ours);
         let answered = (0..1_000_000).take_while(|id| deaf.opened(*id, true).is_ok());
         assert!(answered.count() < 1_000_000);
-        assert!(deaf.unsent.len() < 2 * MOST_UNSENT);
+        assert!(deaf.link.unsent() < 2 * MOST_UNSENT);
     }
 }
