@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     fn account() -> Account {
-        Account::new(Outbox::new(RunClock::start()))
+        Account::new(Outbox::new(RunClock::start(), report::Seed([0; 16])))
     }
 
     fn packet(reason: DenyReason) -> RefusedPacket {

@@ -7,7 +7,7 @@ mod link;
 
 use std::{io, path::PathBuf, time::Duration};
 
-use report::{Body, Hello, MAX_FRAME, PROTOCOL, Printable, Resume, encode};
+use report::{Body, Hello, MAX_FRAME, NAMED, PROTOCOL, Printable, Resume, encode};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::{
@@ -74,6 +74,7 @@ impl Channel {
             version: Printable::new(env!("CARGO_PKG_VERSION")),
             policy_digest: Some(Printable::new(&allowlist.policy.digest().to_string())),
             guest_uid,
+            named: u32::try_from(NAMED).ok(),
         };
         outbox.push(Body::Hello(hello));
         let (place, met) = meet(allowlist, outbox).await;
@@ -280,7 +281,7 @@ mod tests {
     }
 
     fn outbox(messages: usize) -> Outbox {
-        let mut outbox = Outbox::new(RunClock::start());
+        let mut outbox = Outbox::new(RunClock::start(), report::Seed([0; 16]));
         for _ in 0..messages {
             outbox.push_totals();
         }
@@ -298,6 +299,7 @@ mod tests {
             protocol,
             resume_token: "s3cret".into(),
             stored,
+            seed: None,
         })
     }
 

@@ -6,7 +6,7 @@ mod by_address;
 use std::io;
 
 use report::{
-    Body, Enforcement, Enforcing, FIRST_GENERATION, Ipv6, Printable, RunClock, link::Start,
+    Body, Enforcement, Enforcing, FIRST_GENERATION, Ipv6, Printable, RunClock, Seed, link::Start,
 };
 
 use crate::{
@@ -49,11 +49,11 @@ impl Enforced {
         allowlist: &Allowlist,
         identities: &Identities,
         here: Surroundings,
-        clock: RunClock,
+        told: (RunClock, Seed),
     ) -> Result<Self, Failure> {
         capabilities::require("close the network", capabilities::TO_ENFORCE)?;
         match &identities.by {
-            By::Name(proxy) => by_name(allowlist, &identities.guest, proxy, here, clock).await,
+            By::Name(proxy) => by_name(allowlist, &identities.guest, proxy, here, told).await,
             By::Address(resolver) => {
                 by_address::set_up(allowlist, &identities.guest, resolver, here).await
             }
@@ -140,10 +140,10 @@ async fn by_name(
     guest: &Unprivileged,
     proxy_user: &Unprivileged,
     here: Surroundings,
-    clock: RunClock,
+    told: (RunClock, Seed),
 ) -> Result<Enforced, Failure> {
     let ipv6 = here.ipv6;
-    let start = start_message(allowlist, &here, clock);
+    let start = start_message(allowlist, &here, told);
     let probes = Probes::choose(
         &allowlist.policy,
         &here.resolvers,
@@ -215,13 +215,18 @@ async fn prove_names_counted(proof: &Proof, proxy: &mut Proxy) -> Result<(), Fai
     }
 }
 
-fn start_message(allowlist: &Allowlist, here: &Surroundings, clock: RunClock) -> Start {
+fn start_message(
+    allowlist: &Allowlist,
+    here: &Surroundings,
+    (clock, seed): (RunClock, Seed),
+) -> Start {
     Start {
         generation: FIRST_GENERATION,
         allow: allowlist.policy.entries(),
         policy_digest: allowlist.policy.digest().to_string(),
         guard: here.guarded(),
         clock_origin_ms: clock.origin_ms(),
+        seed,
         max_connections: allowlist.max_connections,
         resolvers: here.resolvers.clone(),
         upstream_proxy: allowlist.upstream_proxy.clone(),

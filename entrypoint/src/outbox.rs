@@ -3,9 +3,11 @@
 //! Counts never wait for a reader: what is counted goes into a bounded ledger first, and becomes a
 //! numbered message when the window to the host has room. A collector that stalls costs detail.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, io::IoSlice};
 
-use report::{Allowed, Body, Bye, Denied, Ledger, MAX_FRAME, Message, RunClock, Totals, encode};
+use report::{
+    Allowed, Body, Bye, Denied, Ledger, MAX_FRAME, Message, RunClock, Seed, Totals, encode,
+};
 
 /// Reports on their way to the host, and the totals of all there ever were.
 #[derive(Debug)]
@@ -32,8 +34,9 @@ struct Frame {
 }
 
 impl Outbox {
-    /// An empty outbox on the run's time axis.
-    pub(crate) fn new(clock: RunClock) -> Self {
+    /// An empty outbox on the run's time axis, which names refused targets in the order of `seed` if
+    /// there are too many.
+    pub(crate) fn new(clock: RunClock, seed: Seed) -> Self {
         Self {
             clock,
             last_seq: 0,
@@ -42,7 +45,7 @@ impl Outbox {
                 ech_offered: Some(0),
                 ..Totals::default()
             },
-            pending: Ledger::new(PENDING_KEYS),
+            pending: Ledger::new(seed, PENDING_KEYS),
             unacknowledged: VecDeque::new(),
             written: 0,
             offset: 0,
@@ -54,6 +57,18 @@ impl Outbox {
     /// The run's time axis.
     pub(crate) const fn clock(&self) -> RunClock {
         self.clock
+    }
+
+    /// The order in which refused targets are chosen to be named, which the guest must not know.
+    pub(crate) const fn seed(&self) -> Seed {
+        self.pending.seed()
+    }
+
+    /// Chooses in the collector's order, if it says which that is. Nothing was refused yet.
+    pub(crate) fn welcomed(&mut self, seed: Option<Seed>) {
+        if let Some(seed) = seed {
+            self.pending.choose_by(seed);
+        }
     }
 
     /// Everything that was counted so far.
@@ -84,26 +99,40 @@ impl Outbox {
         !self.pending.is_empty()
     }
 
-    /// Turns what is pending into messages while the window has room.
-    pub(crate) fn flush(&mut self) {
-        while self.window < WINDOW && self.flush_one() {}
+    /// Turns what is pending into messages while the window has room, and says how many of them are
+    /// of refused attempts.
+    pub(crate) fn flush(&mut self) -> u32 {
+        let mut refusals = 0;
+        while self.window < WINDOW && self.flush_denied() {
+            refusals += 1;
+        }
+        self.flush_allowed();
+        refusals
+    }
+
+    /// Turns what was let through into messages while the window has room.
+    pub(crate) fn flush_allowed(&mut self) {
+        while self.window < WINDOW && self.flush_one_allowed() {}
     }
 
     /// Turns all that is pending into messages: the end of a run waits for no window, and what the
     /// ledger can hold is bounded.
     pub(crate) fn flush_all(&mut self) {
-        while self.flush_one() {}
+        while self.flush_denied() || self.flush_one_allowed() {}
     }
 
-    fn flush_one(&mut self) -> bool {
-        if let Some(denied) = self.pending.pop_denied() {
-            self.push(Body::Denied(denied));
-        } else if let Some(allowed) = self.pending.pop_allowed() {
-            self.push(Body::Allowed(allowed));
-        } else {
-            return false;
-        }
-        true
+    fn flush_denied(&mut self) -> bool {
+        let denied = self.pending.pop_denied();
+        denied
+            .map(|denied| self.push(Body::Denied(denied)))
+            .is_some()
+    }
+
+    fn flush_one_allowed(&mut self) -> bool {
+        let allowed = self.pending.pop_allowed();
+        allowed
+            .map(|allowed| self.push(Body::Allowed(allowed)))
+            .is_some()
     }
 
     /// Adds a message.
@@ -152,16 +181,23 @@ impl Outbox {
             .get(self.offset..)
     }
 
-    /// Takes note that `count` of them are written.
+    /// The same of several messages, which one call can write.
+    pub(crate) fn next_slices(&self) -> Vec<IoSlice<'_>> {
+        let mut skipped = self.offset;
+        let frames = self.unacknowledged.range(self.written..).take(AT_ONCE);
+        let slices = frames.filter_map(|frame| frame.bytes.get(std::mem::take(&mut skipped)..));
+        slices.map(IoSlice::new).collect()
+    }
+
+    /// Takes note that `count` bytes more are written, of however many messages.
     pub(crate) fn advance(&mut self, count: usize) {
         self.offset += count;
-        let Some(frame) = self.unacknowledged.get(self.written) else {
-            return;
-        };
-        if self.offset >= frame.bytes.len() {
+        while let Some(frame) = self.unacknowledged.get(self.written)
+            && let Some(beyond) = self.offset.checked_sub(frame.bytes.len())
+        {
             self.last_written = self.last_written.max(frame.seq);
             self.written += 1;
-            self.offset = 0;
+            self.offset = beyond;
         }
     }
 
@@ -203,6 +239,8 @@ impl Outbox {
 /// Unacknowledged bytes beyond which what is counted stays in the ledger.
 const WINDOW: usize = 1024 * 1024;
 const PENDING_KEYS: usize = 1024;
+/// As many messages are written by one call.
+const AT_ONCE: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -226,7 +264,7 @@ mod tests {
     }
 
     fn outbox() -> Outbox {
-        Outbox::new(RunClock::start())
+        Outbox::new(RunClock::start(), Seed([0; 16]))
     }
 
     fn read_all(outbox: &mut Outbox) -> Vec<Message> {
@@ -285,6 +323,61 @@ mod tests {
             outbox.advance(rest.len().min(7));
         }
         assert!(serde_json::from_slice::<Message>(&bytes).is_ok());
+    }
+
+    #[test]
+    fn several_messages_are_written_by_one_call_and_wherever_it_ended_gone_on_with() {
+        let mut whole = outbox();
+        for host in 0..100 {
+            whole.deny(denied(host));
+        }
+        assert_eq!(whole.flush(), 100);
+        let slices = whole.next_slices();
+        assert_eq!(slices.len(), AT_ONCE);
+        let all: usize = slices.iter().map(|slice| slice.len()).sum();
+        for step in [1, 7, 200, all, all * 2] {
+            whole.resume(0);
+            let mut bytes = Vec::new();
+            loop {
+                let next: Vec<u8> = whole
+                    .next_slices()
+                    .iter()
+                    .flat_map(|s| s.to_vec())
+                    .collect();
+                if next.is_empty() {
+                    break;
+                }
+                let count = next.len().min(step);
+                bytes.extend(&next[..count]);
+                whole.advance(count);
+            }
+            let seqs = bytes
+                .split_inclusive(|&b| b == b'\n')
+                .map(|line| serde_json::from_slice::<Message>(line).unwrap().seq);
+            assert!(seqs.eq(1..=100), "{step}");
+        }
+        whole.acknowledge(100);
+        assert!(whole.is_settled());
+    }
+
+    #[test]
+    fn what_is_let_through_need_not_wait_for_what_is_refused() {
+        let mut outbox = outbox();
+        outbox.deny(denied(1));
+        outbox.allow(Allowed {
+            target: denied(2).target,
+            connections: 1,
+            failures: 0,
+            bytes_up: 0,
+            bytes_down: 0,
+            ech_offered: 0,
+        });
+        outbox.flush_allowed();
+        let [message] = &read_all(&mut outbox)[..] else {
+            panic!("not one message")
+        };
+        assert!(matches!(message.body, Body::Allowed(_)), "{message:?}");
+        assert_eq!(outbox.flush(), 1);
     }
 
     #[test]

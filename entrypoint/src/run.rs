@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use report::{Body, RunClock};
+use report::{Body, RunClock, Seed};
 use rustix::process::{
     DumpableBehavior, getgid, getpid, getuid, set_child_subreaper, set_dumpable_behavior,
 };
@@ -119,9 +119,9 @@ async fn enforce(
         proxy::executable().is_ok(),
         here.remapped,
     )?;
-    let mut outbox = Outbox::new(clock);
+    let mut outbox = Outbox::new(clock, own_seed()?);
     let mut channel = Channel::open(allowlist, identities.guest.user().uid, &mut outbox).await?;
-    match Enforced::set_up(allowlist, &identities, here, clock).await {
+    match Enforced::set_up(allowlist, &identities, here, (clock, outbox.seed())).await {
         Ok(enforced) => {
             enforced
                 .run(config, allowlist, &identities, signals, channel, outbox)
@@ -136,6 +136,14 @@ async fn enforce(
             Err(failure)
         }
     }
+}
+
+/// The order in which refused targets are chosen, until a collector says in which it samples them.
+fn own_seed() -> Result<Seed, Failure> {
+    let mut seed = [0; 16];
+    getrandom::fill(&mut seed)
+        .map_err(|error| Failure::system("draw a random number")(error.into()))?;
+    Ok(Seed(seed))
 }
 
 /// Only root can close the network, and only root can then become somebody else.

@@ -39,6 +39,8 @@ pub(crate) struct Session {
     /// When the guest is ended, if it has not done so itself.
     kill_at: Option<Instant>,
     flush_at: Option<Instant>,
+    /// Until then no more refusals are reported: what was reported last was so much.
+    rests_until: Instant,
     heartbeat: Interval,
 }
 
@@ -93,6 +95,7 @@ impl Session {
             identities,
             kill_at: None,
             flush_at: None,
+            rests_until: Instant::now(),
             heartbeat,
         }
     }
@@ -157,11 +160,11 @@ impl Session {
                     .handle(happening, &mut self.account, &mut self.firewall);
                 self.steer();
                 // The proxy has already gathered what belongs together.
-                self.flush();
+                self.report_by(Instant::now());
             }
             Event::Packets(packets) => {
                 self.account.sample(packets?);
-                self.flush_at.get_or_insert_with(|| Instant::now() + GATHER);
+                self.report_by(Instant::now() + GATHER);
             }
             Event::Channel(orders) => {
                 self.obey(orders, guest);
@@ -270,19 +273,34 @@ impl Session {
         }
     }
 
+    /// Turns counts into messages by then, or, after many of them, as soon as their time is over.
+    /// Meanwhile what is refused is added up: however much a guest has refused to it, and to whatever
+    /// targets, it has no more told of it than that.
+    fn report_by(&mut self, at: Instant) {
+        let at = at.max(self.rests_until);
+        if at <= Instant::now() {
+            return self.flush();
+        }
+        self.flush_at = Some(self.flush_at.map_or(at, |sooner| sooner.min(at)));
+        if self.channel.is_some() {
+            self.account.outbox.flush_allowed();
+        }
+    }
+
     /// Turns counts into messages. Without a host they stay in the ledger, which is bounded, and so
     /// do those for which a host that is away leaves no room.
     fn flush(&mut self) {
         self.flush_at = None;
         if self.channel.is_some() {
-            self.account.outbox.flush();
+            let refusals = self.account.outbox.flush();
+            self.rests_until = Instant::now() + report::REST * refusals;
         }
     }
 
     /// The window may have opened for what had to wait.
     fn flush_if_due(&mut self) {
         if self.flush_at.is_none() && self.account.outbox.has_pending() {
-            self.flush();
+            self.report_by(Instant::now());
         }
     }
 

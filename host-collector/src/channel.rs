@@ -43,7 +43,7 @@ use door::Door;
 use entrance::{Entered, Entrances, enter};
 use past::{Past, Standing};
 use peer::Peer;
-use session::{Heard, Session, Taken};
+use session::{Heard, Secrets, Session, Taken};
 
 /// A channel that waits for its container.
 #[derive(Debug)]
@@ -198,10 +198,13 @@ impl Channel {
             // Without it the container cannot come back, and that costs completeness only.
             let _ = who.as_ref().map(|who| who.store(&run_dir));
             let resumed = who.as_ref().map_or(0, |who| who.resumed);
-            let token = terms.resume_token.expose().to_owned();
+            let secrets = Secrets {
+                resume_token: terms.resume_token.expose().to_owned(),
+                seed: Seed(terms.seed),
+            };
             let left = Taken { account, resumed };
             let (session, peer) =
-                Session::welcome(greeted, token, left, &mut journal, &mut on_message);
+                Session::welcome(greeted, secrets, left, &mut journal, &mut on_message);
             let session = session.with_orders(orders.as_mut());
             match (session.listen(peer, over.as_mut()).await, who) {
                 (Heard::Cut(reports), Some(who)) => {

@@ -5,7 +5,7 @@
 
 use std::{
     collections::HashMap,
-    mem,
+    iter, mem,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -13,7 +13,7 @@ use std::{
 };
 
 use policy::{DenyReason, Permit};
-use report::{Allowed, Denied, Ledger, RunClock, Target, Transport};
+use report::{Allowed, Denied, Ledger, RunClock, Seed, Target, Transport};
 use tokio::sync::Notify;
 
 use crate::{authority::target_of, recent::Recent};
@@ -61,10 +61,11 @@ pub(crate) struct Flow {
 }
 
 impl Account {
-    /// An account in which nothing happened, on the run's time axis.
-    pub(crate) fn new(clock: RunClock) -> Self {
+    /// An account in which nothing happened, on the run's time axis, which names refused targets in
+    /// the order of `seed` if there are too many.
+    pub(crate) fn new(clock: RunClock, seed: Seed) -> Self {
         let state = State {
-            ledger: Ledger::new(MAX_TARGETS),
+            ledger: Ledger::new(seed, MAX_TARGETS),
             recent: Recent::default(),
             pending: false,
             flows: HashMap::new(),
@@ -196,26 +197,33 @@ impl Account {
         }
     }
 
-    /// Waits for a batch worth sending at once, or for the end.
-    pub(crate) async fn full(&self) {
-        while !self.is(|state| state.ledger.len() >= BATCH) {
+    /// Waits until so much was let through that it is worth sending at once, or for the end; says
+    /// which.
+    pub(crate) async fn full(&self) -> More {
+        while !self.is(|state| state.ledger.allowed() >= BATCH) {
             self.changed.notified().await;
         }
+        self.state().more()
     }
 
     /// Takes out everything that was not reported yet, and whether there will be more.
-    pub(crate) fn take(&self) -> (Ledger, More) {
+    pub(crate) fn take(&self) -> (Batch, More) {
         let mut state = self.state();
         state.pending = false;
-        let more = if state.closed {
-            More::Never
-        } else {
-            More::Later
+        let batch = Batch {
+            denied: iter::from_fn(|| state.ledger.pop_denied()).collect(),
+            allowed: iter::from_fn(|| state.ledger.pop_allowed()).collect(),
         };
-        (
-            mem::replace(&mut state.ledger, Ledger::new(MAX_TARGETS)),
-            more,
-        )
+        (batch, state.more())
+    }
+
+    /// Takes out only what was let through.
+    pub(crate) fn take_allowed(&self) -> Batch {
+        let mut state = self.state();
+        Batch {
+            denied: Vec::new(),
+            allowed: iter::from_fn(|| state.ledger.pop_allowed()).collect(),
+        }
     }
 
     /// Says that nothing more will happen.
@@ -226,9 +234,9 @@ impl Account {
 
     fn record(&self, enter: impl FnOnce(&mut State)) {
         let mut state = self.state();
-        let was_full = state.ledger.len() >= BATCH;
+        let was_full = state.ledger.allowed() >= BATCH;
         enter(&mut state);
-        let is_full = state.ledger.len() >= BATCH;
+        let is_full = state.ledger.allowed() >= BATCH;
         let is_first = !mem::replace(&mut state.pending, true);
         drop(state);
         if is_first || is_full && !was_full {
@@ -246,6 +254,25 @@ impl Account {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+impl State {
+    const fn more(&self) -> More {
+        if self.closed {
+            More::Never
+        } else {
+            More::Later
+        }
+    }
+}
+
+/// What was not reported yet.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    /// Of what was refused.
+    pub(crate) denied: Vec<Denied>,
+    /// Of what was let through.
+    pub(crate) allowed: Vec<Allowed>,
 }
 
 /// Whether an account may still grow.
@@ -329,10 +356,11 @@ fn nothing(target: Target) -> Allowed {
     }
 }
 
-/// How many targets are kept apart between two reports.
+/// Of how many targets what was let through is kept apart between two reports.
 const MAX_TARGETS: usize = 1024;
-/// How many targets are worth a report at once. Not how many events: those of one target are one
-/// line, however many, and a client that never gives up must not have one written for each few.
+/// How many of them are worth a report at once. Not how many events: those of one target are one
+/// line, however many. What is refused is never worth it, since what a guest has refused to it is as
+/// much as it likes.
 const BATCH: usize = 64;
 
 #[cfg(test)]
@@ -342,7 +370,7 @@ mod tests {
     use super::*;
 
     fn account() -> Arc<Account> {
-        Arc::new(Account::new(RunClock::start()))
+        Arc::new(Account::new(RunClock::start(), Seed([0; 16])))
     }
 
     fn target(name: &str) -> Target {
@@ -354,8 +382,7 @@ mod tests {
     }
 
     fn allowed(account: &Account) -> Vec<Allowed> {
-        let (mut ledger, _) = account.take();
-        std::iter::from_fn(|| ledger.pop_allowed()).collect()
+        account.take().0.allowed
     }
 
     #[test]
@@ -401,15 +428,10 @@ mod tests {
         for n in 0..5000 {
             account.deny(target(&format!("{n}.example")), DenyReason::NotAllowed);
         }
-        let (mut ledger, more) = account.take();
-        assert!(
-            ledger.len() <= MAX_TARGETS + DenyReason::ALL.len(),
-            "{}",
-            ledger.len()
-        );
-        let sum: u64 = std::iter::from_fn(|| ledger.pop_denied())
-            .map(|d| d.count)
-            .sum();
+        let (batch, more) = account.take();
+        let most = report::NAMED + DenyReason::ALL.len();
+        assert!(batch.denied.len() <= most, "{}", batch.denied.len());
+        let sum: u64 = batch.denied.iter().map(|d| d.count).sum();
         assert_eq!((sum, more), (5000, More::Later));
     }
 
@@ -421,11 +443,22 @@ mod tests {
         for n in 1..BATCH {
             account.fail(target(&n.to_string()));
         }
-        account.full().await;
+        assert_eq!(account.full().await, More::Later);
         assert_eq!(allowed(&account).len(), BATCH);
         account.close();
         account.something().await;
-        account.full().await;
+        assert_eq!(account.full().await, More::Never);
         assert_eq!(account.take().1, More::Never);
+    }
+
+    #[test]
+    fn what_was_let_through_is_taken_without_what_was_refused() {
+        let account = account();
+        account.allow(target("a"));
+        account.deny(target("b"), DenyReason::NotAllowed);
+        let first = account.take_allowed();
+        assert_eq!((first.allowed.len(), first.denied.len()), (1, 0));
+        let (rest, _) = account.take();
+        assert_eq!((rest.allowed.len(), rest.denied.len()), (0, 1));
     }
 }

@@ -209,7 +209,8 @@ mod tests {
     /// An exchange, and the origin's end of it.
     async fn opened() -> (Exchange, TcpStream) {
         let (near, far) = Client::pair().await;
-        let flow = Arc::new(Account::new(RunClock::start())).flow(Target::default());
+        let flow = Arc::new(Account::new(RunClock::start(), report::Seed([0; 16])))
+            .flow(Target::default());
         (
             Exchange::open(far, origin(), flow).await.unwrap(),
             near.stream,

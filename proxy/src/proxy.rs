@@ -168,7 +168,10 @@ impl Proxy {
             ),
             resolver: Resolver::new(&[]).unwrap(),
             upstream: None,
-            account: Arc::new(Account::new(report::RunClock::start())),
+            account: Arc::new(Account::new(
+                report::RunClock::start(),
+                report::Seed([0; 16]),
+            )),
             spares: Spares::default(),
             fan_out: FanOut::default(),
             openings: Openings::default(),
@@ -177,8 +180,7 @@ impl Proxy {
 
     /// What was refused so far, as `(target, reason)`.
     pub(crate) fn denials(&self) -> Vec<(String, DenyReason)> {
-        let (mut ledger, _) = self.account.take();
-        let denied = std::iter::from_fn(|| ledger.pop_denied());
+        let denied = self.account.take().0.denied.into_iter();
         let shown = |target: &report::Target| {
             let address = target.address.map(|address| address.to_string());
             target
@@ -321,7 +323,7 @@ mod tests {
             target,
             refusal: Failure::ConnectionRefused.into(),
         });
-        let allowed = proxy.account.take().0.pop_allowed().unwrap();
+        let allowed = proxy.account.take().0.allowed.pop().unwrap();
         assert_eq!((allowed.connections, allowed.failures), (1, 1));
         assert_eq!(proxy.denials(), []);
     }

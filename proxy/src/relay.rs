@@ -230,7 +230,8 @@ mod tests {
         pub(super) async fn over(calls: Calls) -> Self {
             let (client, guest) = Client::pair().await;
             let (far, upstream) = Client::pair().await;
-            let flow = Arc::new(Account::new(RunClock::start())).flow(Target::default());
+            let flow = Arc::new(Account::new(RunClock::start(), report::Seed([0; 16])))
+                .flow(Target::default());
             Self {
                 guest,
                 far: far.stream,

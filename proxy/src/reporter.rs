@@ -1,18 +1,24 @@
 //! Hands what was counted to PID 1: soon, in batches, and never at the expense of a connection.
 //!
+//! After many refusals of different targets it waits before it tells of more ([`REST`]): what is
+//! refused meanwhile is added up.
+//!
 //! While PID 1 does not read, batches merge in the account, which is bounded. Counts are increments,
 //! so a merged batch says the same with less detail.
 
 use std::{io, pin::pin, time::Duration};
 
-use report::{FrameError, Ledger, encode, link::FromProxy};
+use report::{FrameError, REST, encode, link::FromProxy};
 use tokio::{
     io::AsyncWriteExt as _,
     net::unix::OwnedWriteHalf,
-    time::{MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 
-use crate::{account::More, proxy::Proxy};
+use crate::{
+    account::{Batch, More},
+    proxy::Proxy,
+};
 
 /// Why reporting ended early.
 #[derive(Debug, thiserror::Error)]
@@ -32,6 +38,7 @@ pub(crate) async fn run(proxy: &Proxy, link: &mut OwnedWriteHalf) -> Result<(), 
     let account = &proxy.account;
     let mut collect = interval(COLLECT);
     collect.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut rests_until = Instant::now();
     loop {
         let mut answer = None;
         tokio::select! {
@@ -48,10 +55,12 @@ pub(crate) async fn run(proxy: &Proxy, link: &mut OwnedWriteHalf) -> Result<(), 
         }
         if answer.is_none() {
             // Either way the batch goes out now.
-            answer = gather(proxy, link).await?;
+            answer = gather(proxy, link, rests_until).await?;
         }
         let (batch, more) = account.take();
+        let refusals = u32::try_from(batch.denied.len()).unwrap_or(u32::MAX);
         link.write_all(&lines(batch)?).await?;
+        rests_until = Instant::now() + REST.saturating_mul(refusals);
         if let Some(answer) = answer {
             send(link, &answer).await?;
         }
@@ -61,15 +70,20 @@ pub(crate) async fn run(proxy: &Proxy, link: &mut OwnedWriteHalf) -> Result<(), 
     }
 }
 
-/// Waits for a batch worth sending, for as long as events are gathered, or for what ends a batch.
+/// Gathers events for a while, and until `rested`, or until what ends a batch. What is let through
+/// need not wait for it.
 async fn gather(
     proxy: &Proxy,
     link: &mut OwnedWriteHalf,
+    rested: Instant,
 ) -> Result<Option<FromProxy>, ReportError> {
-    let mut gathered = pin!(sleep(GATHER));
+    let mut gathered = pin!(sleep_until(rested.max(Instant::now() + GATHER)));
     loop {
         tokio::select! {
-            () = proxy.account.full() => return Ok(None),
+            more = proxy.account.full() => match more {
+                More::Never => return Ok(None),
+                More::Later => link.write_all(&lines(proxy.account.take_allowed())?).await?,
+            },
             () = &mut gathered => return Ok(None),
             answer = proxy.rulings.answer() => return Ok(Some(answer)),
             request = proxy.openings.next() => send(link, &FromProxy::Open(request)).await?,
@@ -86,16 +100,12 @@ pub(crate) async fn send(
     Ok(link.write_all(&frame).await?)
 }
 
-fn lines(mut batch: Ledger) -> Result<Vec<u8>, FrameError> {
+fn lines(batch: Batch) -> Result<Vec<u8>, FrameError> {
+    let denied = batch.denied.into_iter().map(FromProxy::Denied);
+    let allowed = batch.allowed.into_iter().map(FromProxy::Allowed);
     let mut lines = Vec::new();
-    while let Some(denied) = batch.pop_denied() {
-        lines.extend(encode(&FromProxy::Denied(denied), report::link::MAX_FRAME)?);
-    }
-    while let Some(allowed) = batch.pop_allowed() {
-        lines.extend(encode(
-            &FromProxy::Allowed(allowed),
-            report::link::MAX_FRAME,
-        )?);
+    for message in denied.chain(allowed) {
+        lines.extend(encode(&message, report::link::MAX_FRAME)?);
     }
     Ok(lines)
 }
@@ -195,6 +205,92 @@ mod tests {
                 assert!(began.elapsed() >= GATHER, "{:?}", began.elapsed());
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_many_refusals_it_waits_before_it_tells_of_more_and_adds_up() {
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
+        let (mut link, mut pid1) = link();
+        let began = Instant::now();
+        let refuse = |names: std::ops::Range<u32>| {
+            for n in names {
+                account.deny(target(&n.to_string()), DenyReason::NotAllowed);
+            }
+        };
+        refuse(0..500);
+        let telling = async {
+            for _ in 0..500 {
+                pid1.next().await;
+            }
+            refuse(0..2);
+            account.allow(target("a"));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            refuse(0..2);
+            let mut told = Vec::new();
+            for _ in 0..3 {
+                told.push(pid1.next().await);
+            }
+            told
+        };
+        tokio::select! {
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
+            told = telling => {
+                assert_eq!(began.elapsed(), GATHER + REST * 500);
+                let twice = |m: &&FromProxy| matches!(m, FromProxy::Denied(d) if d.count == 2);
+                assert_eq!(told.iter().filter(twice).count(), 2, "{told:?}");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_let_through_does_not_wait_for_what_is_refused() {
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
+        let (mut link, mut pid1) = link();
+        for n in 0..500 {
+            account.deny(target(&n.to_string()), DenyReason::NotAllowed);
+        }
+        let began = Instant::now();
+        let telling = async {
+            for _ in 0..500 {
+                pid1.next().await;
+            }
+            account.deny(target("0"), DenyReason::NotAllowed);
+            for n in 0..64 {
+                account.allow(target(&n.to_string()));
+            }
+            pid1.next().await
+        };
+        tokio::select! {
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
+            message = telling => {
+                assert!(matches!(message, FromProxy::Allowed(_)), "{message:?}");
+                assert_eq!(began.elapsed(), GATHER);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_waits_for_no_rest() {
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
+        let (mut link, mut pid1) = link();
+        for n in 0..900 {
+            account.deny(target(&n.to_string()), DenyReason::NotAllowed);
+        }
+        let began = Instant::now();
+        let telling = async {
+            for _ in 0..900 {
+                pid1.next().await;
+            }
+            account.deny(target("0"), DenyReason::NotAllowed);
+            account.close();
+            pid1.next().await
+        };
+        let (ended, _) = tokio::join!(run(&proxy, &mut link), telling);
+        ended.unwrap();
+        assert_eq!(began.elapsed(), GATHER);
     }
 
     #[tokio::test(start_paused = true)]

@@ -111,10 +111,8 @@ mod tests {
     }
 
     fn connections(proxy: &Proxy) -> u64 {
-        let (mut ledger, _) = proxy.account.take();
-        std::iter::from_fn(|| ledger.pop_allowed())
-            .map(|allowed| allowed.connections)
-            .sum()
+        let allowed = proxy.account.take().0.allowed.into_iter();
+        allowed.map(|allowed| allowed.connections).sum()
     }
 
     #[tokio::test]

@@ -288,7 +288,7 @@ mod tests {
             guests.push(guest);
         }
         assert_eq!(server.farewells.len(), MAX_FAREWELLS);
-        let denied = server.proxy.account.take().0.pop_denied().unwrap();
+        let denied = server.proxy.account.take().0.denied.pop().unwrap();
         assert_eq!(
             (denied.reason, denied.count),
             (DenyReason::Limit, (MAX_FAREWELLS + 5) as u64)

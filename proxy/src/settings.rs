@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr};
 
 use ipnet::IpNet;
 use policy::{Policy, PolicyError};
-use report::{RunClock, link::Start};
+use report::{RunClock, Seed, link::Start};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
@@ -21,6 +21,8 @@ pub struct Settings {
     pub guard: Vec<IpNet>,
     /// The run's time axis.
     pub clock: RunClock,
+    /// The order in which refused targets are chosen to be named.
+    pub seed: Seed,
     /// Connections at once.
     pub max_connections: usize,
     /// The resolvers to ask, in their order.
@@ -62,6 +64,7 @@ impl Settings {
             generation: start.generation,
             guard: start.guard,
             clock: RunClock::from_origin_ms(start.clock_origin_ms),
+            seed: start.seed,
             max_connections: usize::try_from(start.max_connections).unwrap_or(usize::MAX),
             resolvers: start
                 .resolvers
@@ -118,6 +121,7 @@ mod tests {
             policy_digest: digest.to_owned(),
             guard: vec!["203.0.113.7/32".parse().unwrap()],
             clock_origin_ms: 0,
+            seed: Seed([0; 16]),
             max_connections: 7,
             resolvers: vec!["192.0.2.53".parse().unwrap()],
             upstream_proxy: None,

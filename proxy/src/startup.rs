@@ -132,7 +132,7 @@ async fn prepare(settings: &Settings) -> Result<Proxy, StartError> {
         ),
         resolver,
         upstream,
-        account: Arc::new(Account::new(settings.clock)),
+        account: Arc::new(Account::new(settings.clock, settings.seed)),
         spares: Spares::default(),
         fan_out: FanOut::default(),
         openings: Openings::default(),

@@ -98,7 +98,11 @@ mod tests {
     };
 
     fn flow() -> Flow {
-        Arc::new(Account::new(report::RunClock::start())).flow(report::Target::default())
+        Arc::new(Account::new(
+            report::RunClock::start(),
+            report::Seed([0; 16]),
+        ))
+        .flow(report::Target::default())
     }
 
     /// Attends to a client whose other end `act` has, and says how that ended.

@@ -166,17 +166,13 @@ fn line(attendance: &Attendance) -> Value {
         return Value::Null;
     };
     let account = &reports.account;
-    let denied = account
-        .refused()
-        .pick(usize::MAX)
-        .into_iter()
-        .map(|picked| {
-            json!({
-                "host": picked.key.target.host, "address": picked.key.target.address,
-                "port": picked.key.target.port, "proto": picked.key.proto,
-                "reason": picked.key.reason, "count": picked.seen.count,
-            })
-        });
+    let denied = account.refused(usize::MAX).into_iter().map(|picked| {
+        json!({
+            "host": picked.key.target.host, "address": picked.key.target.address,
+            "port": picked.key.target.port, "proto": picked.key.proto,
+            "reason": picked.key.reason, "count": picked.seen.count,
+        })
+    });
     let allowed = account
         .reached()
         .pick(usize::MAX)
@@ -188,7 +184,7 @@ fn line(attendance: &Attendance) -> Value {
             })
         });
     let totals = account.totals();
-    let distinct = account.refused().distinct();
+    let distinct = account.refused_distinct();
     let mut line = json!({
         "egress_channel": {"state": attendance.verdict().state, "reason": attendance.shortfall()},
         "egress_degradations": account.enforcing().map(|enforcing| &enforcing.degradations),

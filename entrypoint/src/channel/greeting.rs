@@ -36,11 +36,11 @@ pub(super) fn greet(mut stream: UnixStream, outbox: &mut Outbox) -> io::Result<(
     }
     let mut reader = FrameReader::new(MAX_FRAME);
     let mut buffer = [0; 4096];
-    let token = loop {
+    let welcome = loop {
         if let Some(line) = reader.next_line().map_err(io::Error::other)? {
             match serde_json::from_slice(line)? {
                 HostMessage::Welcome(welcome) if welcome.protocol == PROTOCOL => {
-                    break welcome.resume_token;
+                    break welcome;
                 }
                 HostMessage::Welcome(welcome) => {
                     let other = welcome.protocol;
@@ -67,7 +67,8 @@ pub(super) fn greet(mut stream: UnixStream, outbox: &mut Outbox) -> io::Result<(
             Err(error) => return Err(error),
         }
     };
-    Ok((Link::new(stream, reader)?, token))
+    outbox.welcomed(welcome.seed);
+    Ok((Link::new(stream, reader)?, welcome.resume_token))
 }
 
 /// A directory that keeps the guest from the sockets below it: root's, 0700.
@@ -91,7 +92,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 mod tests {
     use std::{os::unix::net::UnixListener, path::PathBuf};
 
-    use report::{RunClock, Welcome, encode};
+    use report::{RunClock, Seed, Welcome, encode};
 
     use super::*;
 
@@ -107,7 +108,7 @@ mod tests {
     }
 
     /// A collector that answers the first message with `answer`.
-    fn greet_with(answer: Vec<u8>) -> io::Result<()> {
+    fn greet_with(answer: Vec<u8>) -> io::Result<Seed> {
         let parent = directory();
         let socket = parent.join("host/report.sock");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -123,20 +124,27 @@ mod tests {
             .enable_all()
             .build()
             .unwrap();
-        let mut outbox = Outbox::new(RunClock::start());
+        let mut outbox = Outbox::new(RunClock::start(), OWN);
         outbox.push_bye();
         let result = runtime.block_on(async { greet(connect(&socket)?, &mut outbox).map(drop) });
         collector.join().unwrap();
         assert_eq!(fs::metadata(&parent).unwrap().mode() & 0o777, 0o700);
         fs::remove_dir_all(parent).unwrap();
-        result
+        result.map(|()| outbox.seed())
     }
 
+    const OWN: Seed = Seed([1; 16]);
+
     fn welcome(protocol: u32) -> Vec<u8> {
+        welcome_in(protocol, None)
+    }
+
+    fn welcome_in(protocol: u32, seed: Option<Seed>) -> Vec<u8> {
         let welcome = Welcome {
             protocol,
             resume_token: String::new(),
             stored: 0,
+            seed,
         };
         encode(&HostMessage::Welcome(welcome), MAX_FRAME).unwrap()
     }
@@ -147,6 +155,19 @@ mod tests {
         assert!(greet_with(welcome(PROTOCOL + 1)).is_err());
         assert!(greet_with(Vec::new()).is_err());
         assert!(greet_with(b"rubbish\n".to_vec()).is_err());
+    }
+
+    #[test]
+    fn targets_are_chosen_in_the_order_of_the_collector_or_where_it_has_none_in_ours() {
+        let theirs = Seed([2; 16]);
+        assert_eq!(
+            greet_with(welcome_in(PROTOCOL, Some(theirs))).unwrap(),
+            theirs
+        );
+        assert_eq!(greet_with(welcome(PROTOCOL)).unwrap(), OWN);
+        let no_seed =
+            b"{\"type\":\"welcome\",\"protocol\":1,\"resume_token\":\"\",\"seed\":\"7\"}\n";
+        assert!(greet_with(no_seed.to_vec()).is_err());
     }
 
     #[test]

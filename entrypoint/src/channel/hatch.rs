@@ -104,6 +104,7 @@ pub(super) async fn receive(
     let unwelcome = |_| io::Error::other("the collector did not welcome this run");
     let welcome = timeout_at(Instant::now() + PATIENCE, link.welcome());
     let welcome = welcome.await.map_err(io::Error::from)?.map_err(unwelcome)?;
+    outbox.welcomed(welcome.seed);
     Ok((link, welcome.resume_token))
 }
 
@@ -137,12 +138,13 @@ mod tests {
             protocol: PROTOCOL,
             resume_token: "again".into(),
             stored: 0,
+            seed: None,
         };
         encode(&HostMessage::Welcome(welcome), MAX_FRAME).unwrap()
     }
 
     fn outbox() -> Outbox {
-        let mut outbox = Outbox::new(RunClock::start());
+        let mut outbox = Outbox::new(RunClock::start(), report::Seed([0; 16]));
         outbox.push_bye();
         outbox
     }

@@ -134,14 +134,17 @@ impl Link {
     }
 
     fn write(&self, outbox: &mut Outbox) -> io::Result<()> {
-        while let Some(bytes) = outbox.next_bytes() {
-            match self.stream.try_write(bytes) {
+        loop {
+            let slices = outbox.next_slices();
+            if slices.is_empty() {
+                return Ok(());
+            }
+            match self.stream.try_write_vectored(&slices) {
                 Ok(count) => outbox.advance(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
 
     fn read(&mut self) -> io::Result<()> {

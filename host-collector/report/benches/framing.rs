@@ -45,7 +45,7 @@ fn sending(c: &mut Criterion) {
         b.iter(|| encode(black_box(&report), MAX_FRAME).unwrap());
     });
     let known: Vec<_> = (0..64).map(|n| denied(&format!("{n}.example"))).collect();
-    let mut ledger = Ledger::new(1_024);
+    let mut ledger = Ledger::new(Seed([7; 16]), 1_024);
     group.bench_function("count, a target that is known", |b| {
         let mut next = known.iter().cycle();
         b.iter(|| ledger.deny(next.next().unwrap().clone()));

@@ -1,8 +1,11 @@
 //! Everything that one run reported, added up in bounded memory.
 
+use policy::DenyReason;
+
 use crate::{
-    Answers, Body, Bye, Denied, Enforcing, Exit, Gaps, Hello, Reason, Received, Refusals, Sample,
-    Seed, Sequence, Target, Totals, Traffic, Transport, tally::Tally,
+    Answers, Body, Bye, Denied, DistinctCount, Enforcing, Exit, Gaps, Hello, Order, Picked, Placed,
+    Reason, Received, Refusals, Sample, Seed, Sequence, Target, Told, Totals, Traffic, Transport,
+    seed::Kind, tally::Tally,
 };
 
 /// What is known of a run from its reports.
@@ -43,6 +46,17 @@ impl From<&Denied<Reason>> for RefusedKey {
             proto: denied.proto,
             reason: denied.reason.clone(),
         }
+    }
+}
+
+impl Placed for RefusedKey {
+    fn write(&self, order: &mut Order) {
+        let kind = Kind {
+            target: &self.target,
+            proto: self.proto,
+            reason: self.reason.as_str(),
+        };
+        kind.write(order);
     }
 }
 
@@ -151,10 +165,34 @@ impl Account {
         self.tally.best()
     }
 
-    /// What was refused.
+    /// What was refused: up to `limit` of it, as [`Sample::pick`] has it.
     #[must_use]
-    pub const fn refused(&self) -> &Sample<RefusedKey, Refusals> {
-        &self.refused
+    pub fn refused(&self, limit: usize) -> Vec<Picked<RefusedKey, Refusals>> {
+        self.refused.pick_told(limit, |key| self.told(key))
+    }
+
+    /// How many different things were refused.
+    #[must_use]
+    pub fn refused_distinct(&self) -> DistinctCount {
+        self.refused.distinct()
+    }
+
+    /// What of the refusals of this kind was told by its name.
+    fn told(&self, key: &RefusedKey) -> Told {
+        if !self.tally.has_unnamed(&key.reason) {
+            return Told::Always;
+        }
+        // Of packets that nobody read it is not known which they were.
+        let may_be_unread = matches!(
+            key.reason,
+            Reason::Known(DenyReason::Packet | DenyReason::Quic | DenyReason::Ingress)
+        );
+        let named = self.hello.as_ref().and_then(|hello| hello.named);
+        let names_the_first = named.is_some_and(|named| named >= NAMED_AT_LEAST);
+        if !names_the_first || may_be_unread && self.tally.best().unsampled > 0 {
+            return Told::Sometimes;
+        }
+        Told::IfFirst
     }
 
     /// What was reached, or could have been.
@@ -188,6 +226,9 @@ impl Account {
     }
 }
 
+/// As many as are counted apart here.
+const NAMED_AT_LEAST: u32 = 1024;
+
 fn without_secret(hello: &Hello) -> Hello {
     Hello {
         nonce: String::new(),
@@ -197,7 +238,6 @@ fn without_secret(hello: &Hello) -> Hello {
 
 #[cfg(test)]
 mod tests {
-    use policy::DenyReason;
     use proptest::prelude::*;
 
     use super::*;
@@ -246,6 +286,7 @@ mod tests {
             version: Printable::new("1"),
             policy_digest: None,
             guest_uid: 1000,
+            named: Some(NAMED_AT_LEAST),
         })
     }
 
@@ -260,7 +301,7 @@ mod tests {
             })
         );
         assert_eq!(account.totals().denied.values().sum::<u64>(), 7);
-        assert_eq!(account.refused().pick(32).first().unwrap().seen.count, 6);
+        assert_eq!(account.refused(32).first().unwrap().seen.count, 6);
     }
 
     #[test]
@@ -332,8 +373,201 @@ mod tests {
     fn a_flood_of_invented_hosts_is_counted_whole_and_kept_small() {
         let account = of((0..5000).map(|host| denied(host, 1)));
         assert_eq!(account.totals().denied.values().sum::<u64>(), 5000);
-        assert_eq!(account.refused().pick(32).len(), 32);
-        assert!(account.refused().distinct().estimated);
+        assert_eq!(account.refused(32).len(), 32);
+        assert!(account.refused_distinct().estimated);
+    }
+
+    /// What a container says that is asked for these hosts, one after the other.
+    fn flooded(
+        ledger: &mut crate::Ledger,
+        hosts: impl IntoIterator<Item = u32>,
+    ) -> Vec<Body<Reason>> {
+        let mut said = Vec::new();
+        for host in hosts {
+            ledger.deny(asked(host));
+            if ledger.denied() > 500 {
+                said.extend(std::iter::from_fn(|| ledger.pop_denied()).map(told));
+            }
+        }
+        said.extend(std::iter::from_fn(|| ledger.pop_denied()).map(told));
+        said
+    }
+
+    fn asked(host: u32) -> Denied {
+        let host = Some(Printable::new(&format!("h{host}.example")));
+        Denied {
+            target: Target {
+                host,
+                address: None,
+                port: Some(443),
+            },
+            proto: Transport::Tcp,
+            reason: DenyReason::NotAllowed,
+            count: 1,
+            first: 1,
+            last: 2,
+        }
+    }
+
+    fn told(denied: Denied) -> Body<Reason> {
+        Body::Denied(Denied {
+            target: denied.target,
+            proto: denied.proto,
+            reason: denied.reason.into(),
+            count: denied.count,
+            first: denied.first,
+            last: denied.last,
+        })
+    }
+
+    fn ledger(seed: u8) -> crate::Ledger {
+        crate::Ledger::new(Seed([seed; 16]), 1)
+    }
+
+    /// The account of the host that has this secret.
+    fn account_of(seed: u8, said: Vec<Body<Reason>>) -> Account {
+        let mut account = Account::new(Seed([seed; 16]));
+        for (seq, body) in (1..).zip(std::iter::once(hello()).chain(said)) {
+            account.apply(&Received { body, seq, t: seq });
+        }
+        account
+    }
+
+    #[test]
+    fn however_many_are_invented_their_number_is_exact_or_near() {
+        for (truth, estimated) in [
+            (1_000_u64, false),
+            (1_024, false),
+            (1_025, true),
+            (1_089, true),
+            (10_000, true),
+            (100_000, true),
+        ] {
+            let hosts = u32::try_from(truth).unwrap();
+            let account = account_of(1, flooded(&mut ledger(1), 0..hosts));
+            let DistinctCount {
+                count,
+                estimated: is_estimated,
+            } = account.refused_distinct();
+            // Three times the error of 1/sqrt(1024), and one for what has no name.
+            let near = if estimated { truth / 10 + 1 } else { 0 };
+            assert!(count.abs_diff(truth) <= near, "{count} of {truth}");
+            assert_eq!(is_estimated, estimated, "{truth}");
+            assert_eq!(account.totals().denied.values().sum::<u64>(), truth);
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_was_started_again_and_again_spoils_no_estimate() {
+        let said = (0..5).flat_map(|life| {
+            // Half of what each sees is new.
+            flooded(&mut ledger(2), life * 3_000..(life + 2) * 3_000)
+        });
+        let mut init = ledger(2);
+        let mut through = Vec::new();
+        for body in said {
+            let Body::Denied(denied) = body else { continue };
+            let Reason::Known(reason) = denied.reason else {
+                continue;
+            };
+            init.deny(Denied {
+                target: denied.target,
+                proto: denied.proto,
+                reason,
+                count: denied.count,
+                first: denied.first,
+                last: denied.last,
+            });
+            if init.denied() > 500 {
+                through.extend(std::iter::from_fn(|| init.pop_denied()).map(told));
+            }
+        }
+        through.extend(std::iter::from_fn(|| init.pop_denied()).map(told));
+        let account = account_of(2, through);
+        let count = account.refused_distinct().count;
+        assert!(count.abs_diff(18_000) < 1_800, "{count}");
+        assert_eq!(account.totals().denied.values().sum::<u64>(), 30_000);
+        // Those of the middle were asked for in two lives, and are told so.
+        for picked in account.refused(32).into_iter().filter(|p| p.exact) {
+            let host = picked.key.target.host.clone().unwrap().to_string();
+            let host: u32 = host
+                .trim_matches(|c: char| !c.is_ascii_digit())
+                .parse()
+                .unwrap();
+            let twice = (3_000..15_000).contains(&host);
+            assert_eq!(picked.seen.count, 1 + u64::from(twice), "{host}");
+        }
+    }
+
+    #[test]
+    fn late_names_are_shown_as_often_as_early_ones_though_most_were_never_told() {
+        let mut late = 0;
+        let mut shown = 0;
+        for seed in 0..40 {
+            let account = account_of(seed, flooded(&mut ledger(seed), 0..2_000));
+            // What has no name is the most frequent, and any 15 of the rest come next.
+            for picked in account.refused(32).into_iter().skip(16) {
+                let host = picked.key.target.host.clone().unwrap().to_string();
+                let host: u32 = host
+                    .trim_matches(|c: char| !c.is_ascii_digit())
+                    .parse()
+                    .unwrap();
+                shown += 1;
+                late += u32::from(host >= 1_000);
+                assert!(picked.exact && picked.seen.count == 1, "{picked:?}");
+            }
+        }
+        // 640 of them, half of which are late: five times the error to either side.
+        assert_eq!(shown, 640);
+        assert!((257..=383).contains(&late), "{late}");
+    }
+
+    #[test]
+    fn what_is_repeated_after_a_flood_is_among_the_most_frequent() {
+        let hosts = (0..100_000).chain([7_777_777; 50]);
+        let account = account_of(3, flooded(&mut ledger(3), hosts));
+        let shown = account.refused(32);
+        let host = Some(Printable::new("h7777777.example"));
+        let place = shown.iter().position(|p| p.key.target.host == host);
+        assert_eq!(place, Some(1), "{shown:#?}");
+        let real = &shown[1];
+        assert!((49..=50).contains(&real.seen.count), "{real:?}");
+        assert_eq!(real.exact, real.seen.count == 50);
+    }
+
+    #[test]
+    fn of_a_container_that_names_whom_it_happens_to_nothing_is_exact() {
+        let mut said = flooded(&mut ledger(4), 0..5_000);
+        let exact = |account: &Account| account.refused(32).iter().filter(|p| p.exact).count();
+        assert!(exact(&account_of(4, said.clone())) >= 16);
+        let Body::Hello(mut earlier) = hello() else {
+            panic!("no hello")
+        };
+        earlier.named = None;
+        said.push(Body::Hello(earlier));
+        assert_eq!(exact(&account_of(4, said)), 0);
+    }
+
+    #[test]
+    fn of_packets_that_nobody_read_no_target_has_an_exact_number() {
+        let mut packet = asked(1);
+        packet.reason = DenyReason::Packet;
+        let mut unread = packet.clone();
+        unread.unname();
+        let totals = Totals {
+            unsampled: 1,
+            ..Totals::default()
+        };
+        let said = vec![
+            told(packet),
+            told(asked(2)),
+            told(unread),
+            Body::Totals(totals),
+        ];
+        for picked in account_of(5, said).refused(32) {
+            let is_packet = picked.key.reason == DenyReason::Packet.into();
+            assert_eq!(picked.exact, !is_packet, "{picked:?}");
+        }
     }
 
     proptest! {

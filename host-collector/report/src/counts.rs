@@ -40,6 +40,19 @@ pub enum Transport {
     Other,
 }
 
+impl Transport {
+    /// The spelling on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// Refused attempts of one kind: an increment, not a total.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denied<R = DenyReason> {
@@ -56,6 +69,28 @@ pub struct Denied<R = DenyReason> {
     pub first: u64,
     /// The last of them.
     pub last: u64,
+}
+
+impl<R> Denied<R> {
+    /// Whether it says only how many attempts there were and why they were refused: of targets that
+    /// nobody knows, or that were too many to be named.
+    #[must_use]
+    pub fn is_unnamed(&self) -> bool {
+        self.proto == Transport::Other && self.target == Target::default()
+    }
+
+    /// Says no more than that.
+    pub(crate) fn unname(&mut self) {
+        self.target = Target::default();
+        self.proto = Transport::Other;
+    }
+
+    /// Adds another increment for the same target.
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.count = self.count.saturating_add(more.count);
+        self.first = self.first.min(more.first);
+        self.last = self.last.max(more.last);
+    }
 }
 
 /// Connections that were let through: an increment, not a total.
@@ -237,6 +272,29 @@ mod tests {
         totals.allow(&earlier);
         assert_eq!(totals.ech_offered, Some(0));
         assert!(!serde_json::to_string(&earlier).unwrap().contains("ech"));
+    }
+
+    #[test]
+    fn a_word_for_a_protocol_is_the_one_on_the_wire() {
+        for proto in [
+            Transport::Tcp,
+            Transport::Udp,
+            Transport::Icmp,
+            Transport::Other,
+        ] {
+            let wire = serde_json::to_string(&proto).unwrap();
+            assert_eq!(wire, format!("\"{}\"", proto.as_str()));
+        }
+    }
+
+    #[test]
+    fn what_has_a_target_or_a_protocol_is_named() {
+        let mut some = denied(1);
+        assert!(!some.is_unnamed());
+        some.target = Target::default();
+        assert!(!some.is_unnamed());
+        some.unname();
+        assert!(some.is_unnamed());
     }
 
     #[test]

@@ -1,34 +1,18 @@
 //! How many different things there were, and a fair sample of them.
 //!
-//! Each thing is hashed with a secret of the host, and those with the smallest hashes are kept
-//! (bottom-k: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, RANDOM 2002). A guest
-//! cannot know which names hash low, so it cannot choose what the sample shows. A thing that is in
-//! the sample at the end was in it from its first occurrence, so its numbers are exact.
+//! Each thing has a place in an order that a secret of the host makes, and those with the first
+//! places are kept (bottom-k: Bar-Yossef et al., Counting Distinct Elements in a Data Stream, RANDOM
+//! 2002). A thing that is in the sample at the end was in it from its first occurrence, so its
+//! numbers are exact.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    hash::{Hash, Hasher},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest as _, Sha256};
-
-use crate::Weight;
-
-/// The host's secret for one run, from a source of randomness that the guest cannot know.
-#[derive(Clone, Copy)]
-pub struct Seed(pub [u8; 16]);
-
-impl fmt::Debug for Seed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Seed(…)")
-    }
-}
+use crate::{Placed, Seed, Weight};
 
 /// A number of different things.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DistinctCount {
-    /// The number, within about 6 % where it is an estimate.
+    /// The number, within about 6 % in 19 of 20 runs where it is an estimate.
     pub count: u64,
     /// Whether it is one.
     pub estimated: bool,
@@ -44,7 +28,7 @@ pub(crate) struct Distinct<K, W> {
     sampled: usize,
 }
 
-impl<K: Hash + Eq + Clone, W: Weight> Distinct<K, W> {
+impl<K: Placed + Clone, W: Weight> Distinct<K, W> {
     /// Counts exactly up to `counted` keys, and samples `sampled` of them.
     pub(crate) const fn new(seed: Seed, counted: usize, sampled: usize) -> Self {
         Self {
@@ -58,8 +42,7 @@ impl<K: Hash + Eq + Clone, W: Weight> Distinct<K, W> {
     }
 
     pub(crate) fn add(&mut self, key: &K, more: &W) {
-        // Two keys with one hash of 64 bits would be taken for one: one run in 10^13.
-        let hash = self.hash(key);
+        let hash = self.seed.place(key);
         self.hashes.insert(hash);
         if self.hashes.len() > self.counted {
             self.hashes.pop_last();
@@ -103,11 +86,10 @@ impl<K: Hash + Eq + Clone, W: Weight> Distinct<K, W> {
         self.sample.values().map(|(key, seen)| (key, seen))
     }
 
-    fn hash(&self, key: &K) -> u64 {
-        let mut hasher = Keyed(Sha256::new());
-        hasher.write(&self.seed.0);
-        key.hash(&mut hasher);
-        hasher.finish()
+    /// Whether a key is among the first that are counted: where the sender names at least as many,
+    /// it has named this one each time.
+    pub(crate) fn counts(&self, key: &K) -> bool {
+        self.hashes.contains(&self.seed.place(key))
     }
 }
 
@@ -115,21 +97,6 @@ impl<K: Hash + Eq + Clone, W: Weight> Distinct<K, W> {
 fn estimate(kept: u64, greatest: u64) -> u64 {
     let spread = u128::from(kept.saturating_sub(1)) << 64;
     u64::try_from(spread / u128::from(greatest.max(1))).unwrap_or(u64::MAX)
-}
-
-struct Keyed(Sha256);
-
-impl Hasher for Keyed {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    fn finish(&self) -> u64 {
-        let digest: [u8; 32] = self.0.clone().finalize().into();
-        digest
-            .first_chunk()
-            .map_or(0, |first| u64::from_be_bytes(*first))
-    }
 }
 
 #[cfg(test)]

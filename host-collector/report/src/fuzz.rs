@@ -78,7 +78,7 @@ fn accounted(lines: &[Vec<u8>]) {
     assert_eq!(heard.closing(), replayed.closing());
     assert_eq!(heard.gaps().list(), replayed.gaps().list());
     assert_eq!(heard.exit(), replayed.exit());
-    assert!(heard.refused().pick(32).len() <= 32 && heard.reached().pick(32).len() <= 32);
+    assert!(heard.refused(32).len() <= 32 && heard.reached().pick(32).len() <= 32);
     for peer in [PeerEnd::Exited, PeerEnd::Alive] {
         let told = verdict(Evidence::Reports {
             account: &heard,

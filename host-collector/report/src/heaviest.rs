@@ -62,6 +62,18 @@ impl<K: Hash + Ord + Clone, W: Weight> Heaviest<K, W> {
         self.places.insert(key.clone(), place);
     }
 
+    /// What was certainly seen of a key.
+    pub(crate) fn seen(&self, key: &K) -> Option<&W> {
+        self.places.get(key).map(|place| &place.seen)
+    }
+
+    /// Takes a key out, whose place is free for another then.
+    pub(crate) fn remove(&mut self, key: &K) {
+        if let Some(place) = self.places.remove(key) {
+            self.by_rank.remove(&(place.rank(), key.clone()));
+        }
+    }
+
     fn drive_out_the_lightest(&mut self) -> u64 {
         let Some((rank, key)) = self.by_rank.pop_first() else {
             return 0;
@@ -117,6 +129,20 @@ mod tests {
         let heaviest = of(invented.chain(frequent), 16);
         let (_, seen, exact) = heaviest.iter().find(|(key, ..)| **key == 7).unwrap();
         assert_eq!((seen.count, exact), (200, false));
+    }
+
+    #[test]
+    fn what_was_taken_out_leaves_its_place_and_nothing_else_behind() {
+        let mut heaviest = of([1, 1, 2, 3], 3);
+        assert_eq!(heaviest.seen(&1).unwrap().count, 2);
+        heaviest.remove(&1);
+        heaviest.remove(&1);
+        assert!(heaviest.seen(&1).is_none());
+        heaviest.add(&4, &once(1));
+        for key in [2, 3, 4] {
+            assert_eq!(heaviest.seen(&key).unwrap().count, 1, "{key}");
+        }
+        assert_eq!(heaviest.by_rank.len(), 3);
     }
 
     proptest! {

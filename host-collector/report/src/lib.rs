@@ -20,11 +20,13 @@ mod heaviest;
 mod ledger;
 pub mod link;
 mod message;
+mod naming;
 mod opening;
 mod printable;
 mod reason;
 mod received;
 mod sample;
+mod seed;
 mod sequence;
 mod tally;
 mod verdict;
@@ -36,7 +38,7 @@ pub use attach::Attach;
 pub use change::{FIRST_GENERATION, List, PolicyOrder, PolicyOutcome, PolicyReport};
 pub use clock::RunClock;
 pub use counts::{Allowed, Denied, Target, Totals, Transport};
-pub use distinct::{DistinctCount, Seed};
+pub use distinct::DistinctCount;
 pub use frame::{FrameError, FrameReader, MAX_FRAME, encode};
 pub use gaps::Gaps;
 pub use ledger::Ledger;
@@ -44,11 +46,13 @@ pub use message::{
     Body, Bye, EndReason, Enforcement, Enforcing, Exit, Gap, GapKind, Hello, HostMessage, Ipv6,
     Message, PROTOCOL, ProbeResult, Welcome,
 };
+pub use naming::{NAMED, REST};
 pub use opening::{Opening, Resume};
 pub use printable::Printable;
 pub use reason::Reason;
 pub use received::{MAX_DEPTH, Received, Report};
-pub use sample::{Picked, Sample};
+pub use sample::{Picked, Sample, Told};
+pub use seed::{Order, Placed, Seed, SeedError};
 pub use sequence::Sequence;
 pub use verdict::{ChannelState, Evidence, PeerEnd, Shortfall, Verdict, verdict};
 pub use weight::{Refusals, Traffic, Weight};

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{Allowed, Denied, Printable};
+use crate::{Allowed, Denied, Printable, Seed};
 
 /// The greatest size of a message on this link, in bytes: an allowlist of 100 000 names fits.
 pub const MAX_FRAME: usize = 64 * 1024 * 1024;
@@ -104,6 +104,8 @@ pub struct Start {
     pub guard: Vec<IpNet>,
     /// Origin of the run's time axis, see [`crate::RunClock`].
     pub clock_origin_ms: u64,
+    /// The order in which refused targets are chosen to be named. The guest must not know it.
+    pub seed: Seed,
     /// Connections at once; one more is answered 503 and counted.
     pub max_connections: u32,
     /// The resolvers of the container.
@@ -157,6 +159,7 @@ mod tests {
             policy_digest: "d".into(),
             guard: Vec::new(),
             clock_origin_ms: 5,
+            seed: Seed([6; 16]),
             max_connections: 6,
             resolvers: vec![[192, 0, 2, 53].into()],
             upstream_proxy: None,

@@ -7,7 +7,7 @@
 use policy::DenyReason;
 use serde::{Deserialize, Serialize};
 
-use crate::{Allowed, Denied, PolicyOrder, PolicyReport, Printable, Totals};
+use crate::{Allowed, Denied, PolicyOrder, PolicyReport, Printable, Seed, Totals};
 
 /// The version of the protocol that this crate speaks.
 pub const PROTOCOL: u32 = 1;
@@ -69,6 +69,10 @@ pub struct Hello {
     pub policy_digest: Option<Printable>,
     /// The uid that the guest will have.
     pub guest_uid: u32,
+    /// How many refused targets it names whatever else there is: the first in the order of
+    /// [`Welcome::seed`]. Absent where it names as many as it happens to have room for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named: Option<u32>,
 }
 
 /// What is in force, as observed from inside.
@@ -236,6 +240,10 @@ pub struct Welcome {
     /// The last stored sequence number: what a container that came back need not send again.
     #[serde(default)]
     pub stored: u64,
+    /// The order in which refused targets are chosen to be named, if there are too many to name them
+    /// all: the one in which the collector samples them. Absent where it does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<Seed>,
 }
 
 #[cfg(test)]
@@ -254,6 +262,7 @@ mod tests {
             version,
             policy_digest: None,
             guest_uid: 5,
+            named: None,
         })
     }
 
@@ -316,6 +325,27 @@ mod tests {
             panic!("{line}")
         };
         assert_eq!(gap.kind, GapKind::Unknown);
+    }
+
+    #[test]
+    fn what_earlier_versions_do_not_say_is_absent_and_what_they_do_not_know_is_no_error() {
+        let earlier = r#"{"type":"welcome","protocol":1,"resume_token":"r","stored":3}"#;
+        let HostMessage::Welcome(mut welcome) = serde_json::from_str(earlier).unwrap() else {
+            panic!("{earlier}")
+        };
+        assert_eq!(welcome.seed, None);
+        let said = serde_json::to_string(&HostMessage::Welcome(welcome.clone())).unwrap();
+        assert_eq!(said, earlier);
+        welcome.seed = Some(Seed([1; 16]));
+        let said = serde_json::to_string(&HostMessage::Welcome(welcome)).unwrap();
+        assert!(said.contains(r#""seed":"01010101"#), "{said}");
+        let Body::Hello(hello) = serde_json::from_str::<Message>(&wire(hello()))
+            .unwrap()
+            .body
+        else {
+            panic!("no hello")
+        };
+        assert_eq!(hello.named, None);
     }
 
     #[test]

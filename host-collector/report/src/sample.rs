@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::HashMap, hash::Hash};
 
-use crate::{DistinctCount, Seed, Weight, distinct::Distinct, heaviest::Heaviest};
+use crate::{DistinctCount, Placed, Seed, Weight, distinct::Distinct, heaviest::Heaviest};
 
 /// A bounded account of how often each thing occurred.
 pub struct Sample<K, W> {
@@ -21,12 +21,25 @@ pub struct Picked<K, W> {
     pub exact: bool,
 }
 
-impl<K: Hash + Ord + Clone, W: Weight> Sample<K, W> {
+/// What of a thing's occurrences was told by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Each of them.
+    Always,
+    /// Each of them if the thing is one of the first [`Sample::KEYS`] in order, and else perhaps not.
+    IfFirst,
+    /// Perhaps not each of them.
+    Sometimes,
+}
+
+impl<K, W> Sample<K, W> {
     /// The greatest number of keys that are counted apart, and up to which their number is exact.
     pub const KEYS: usize = 1024;
     /// The size of the fair sample.
     pub const FAIR: usize = 64;
+}
 
+impl<K: Placed + Hash + Ord + Clone, W: Weight> Sample<K, W> {
     /// An empty sample.
     #[must_use]
     pub fn new(seed: Seed) -> Self {
@@ -52,6 +65,11 @@ impl<K: Hash + Ord + Clone, W: Weight> Sample<K, W> {
     /// random sample of all others. Where there are no more than `limit`, that is all of them.
     #[must_use]
     pub fn pick(&self, limit: usize) -> Vec<Picked<K, W>> {
+        self.pick_told(limit, |_| Told::Always)
+    }
+
+    /// The same, of things of which the sender may have told some by their number only.
+    pub fn pick_told(&self, limit: usize, told: impl Fn(&K) -> Told) -> Vec<Picked<K, W>> {
         let fair: HashMap<&K, &W> = self.distinct.sample().collect();
         let mut ranked: Vec<_> = self.heaviest.iter().collect();
         ranked.sort_by_key(|(key, seen, _)| (Reverse(seen.weight()), *key));
@@ -61,31 +79,29 @@ impl<K: Hash + Ord + Clone, W: Weight> Sample<K, W> {
             .iter()
             .take(half)
             .map(|(key, seen, exact)| match fair.get(key) {
-                Some(all) => Picked {
-                    key: (*key).clone(),
-                    seen: (*all).clone(),
-                    exact: true,
-                },
-                None => Picked {
-                    key: (*key).clone(),
-                    seen: (*seen).clone(),
-                    exact: *exact,
-                },
+                Some(all) => (*key, *all, true),
+                None => (*key, *seen, *exact),
             });
         let mut picked: Vec<_> = weightiest.collect();
         for (key, seen) in self.distinct.sample() {
             if picked.len() >= limit {
                 break;
             }
-            if !picked.iter().any(|p| p.key == *key) {
-                picked.push(Picked {
-                    key: key.clone(),
-                    seen: seen.clone(),
-                    exact: true,
-                });
+            if !picked.iter().any(|(other, ..)| *other == key) {
+                picked.push((key, seen, true));
             }
         }
-        picked
+        let whole = |key: &K| match told(key) {
+            Told::Always => true,
+            Told::IfFirst => self.distinct.counts(key),
+            Told::Sometimes => false,
+        };
+        let picked = picked.into_iter().map(|(key, seen, exact)| Picked {
+            key: key.clone(),
+            seen: seen.clone(),
+            exact: exact && whole(key),
+        });
+        picked.collect()
     }
 }
 
@@ -152,6 +168,25 @@ mod tests {
                 "{picked:?}"
             );
         }
+    }
+
+    #[test]
+    fn numbers_of_what_was_not_always_told_by_name_are_lower_bounds() {
+        let sample = of(0..1_100);
+        let exact = |told: fn(&u32) -> Told| {
+            let picked = sample.pick_told(1_000, told);
+            let exact = picked.into_iter().filter(|p| p.exact).map(|p| p.key);
+            exact.collect::<BTreeSet<_>>()
+        };
+        assert_eq!(exact(|_| Told::Sometimes), BTreeSet::new());
+        let places: BTreeSet<_> = (0..1_100)
+            .map(|key| (Seed([9; 16]).place(&key), key))
+            .collect();
+        let others: BTreeSet<_> = places.iter().skip(1_024).map(|(_, key)| *key).collect();
+        let always = exact(|_| Told::Always);
+        let first: BTreeSet<_> = always.difference(&others).copied().collect();
+        assert!(first.len() < always.len());
+        assert_eq!(exact(|_| Told::IfFirst), first);
     }
 
     #[test]

@@ -11,11 +11,15 @@ pub(crate) struct Tally {
     summed: Totals<Reason>,
     greatest: Totals<Reason>,
     newer: BTreeSet<Reason>,
+    unnamed: BTreeSet<Reason>,
 }
 
 impl Tally {
     pub(crate) fn deny(&mut self, more: &Denied<Reason>) {
         let reason = self.admit(&more.reason);
+        if more.is_unnamed() {
+            self.unnamed.insert(reason.clone());
+        }
         add(&mut self.summed.denied, reason, more.count);
     }
 
@@ -26,6 +30,12 @@ impl Tally {
     pub(crate) fn totals(&mut self, totals: &Totals<Reason>) {
         let totals = self.admitted(totals);
         self.greatest = greater(&self.greatest, &totals);
+    }
+
+    /// Whether attempts were refused for this reason of which only the number was told.
+    pub(crate) fn has_unnamed(&self, reason: &Reason) -> bool {
+        // What is no word of its own stands for any.
+        self.unnamed.contains(reason) || self.unnamed.contains(&Reason::unnamed())
     }
 
     /// Whether the increments add up to exactly these totals.
@@ -221,6 +231,20 @@ mod tests {
         });
         assert!(!tally.adds_up_to(&told));
         assert_eq!(tally.best().ech_offered, Some(2));
+    }
+
+    #[test]
+    fn it_is_known_of_which_reasons_only_a_number_was_told() {
+        let mut tally = Tally::default();
+        tally.deny(&denied("packet", 2));
+        let mut unnamed = denied("quic", 2);
+        unnamed.proto = Transport::Other;
+        tally.deny(&unnamed);
+        let [packet, quic] = ["packet", "quic"].map(|word| Reason::from(word.to_owned()));
+        assert!(!tally.has_unnamed(&packet) && tally.has_unnamed(&quic));
+        unnamed.reason = Reason::unnamed();
+        tally.deny(&unnamed);
+        assert!(tally.has_unnamed(&packet));
     }
 
     proptest! {

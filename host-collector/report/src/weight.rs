@@ -10,6 +10,17 @@ pub trait Weight: Clone {
     fn weight(&self) -> u64;
 }
 
+/// A mere number.
+impl Weight for u64 {
+    fn absorb(&mut self, more: &Self) {
+        *self = self.saturating_add(*more);
+    }
+
+    fn weight(&self) -> u64 {
+        *self
+    }
+}
+
 /// Refused attempts of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusals {

@@ -249,6 +249,7 @@ mod tests {
             version,
             policy_digest: digest.map(Printable::new),
             guest_uid: 1000,
+            named: None,
         }
     }
 

@@ -8,7 +8,8 @@ use std::{
 };
 
 use report::{
-    Account, FrameError, FrameReader, HostMessage, PROTOCOL, PeerEnd, Received, Report, Welcome,
+    Account, FrameError, FrameReader, HostMessage, PROTOCOL, PeerEnd, Received, Report, Seed,
+    Welcome,
 };
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use tokio::{net::UnixStream, sync::mpsc, time::timeout};
@@ -36,6 +37,13 @@ pub(crate) struct Taken {
     pub(crate) resumed: u64,
 }
 
+/// What the container is told and the guest must not know.
+#[derive(Debug)]
+pub(crate) struct Secrets {
+    pub(crate) resume_token: String,
+    pub(crate) seed: Seed,
+}
+
 /// One admitted container.
 pub(crate) struct Session<'a> {
     stream: UnixStream,
@@ -52,7 +60,7 @@ impl<'a> Session<'a> {
     /// Journals the hello of a newcomer, and welcomes its sender.
     pub(crate) fn welcome(
         greeted: Greeted,
-        resume_token: String,
+        secrets: Secrets,
         taken: Taken,
         journal: &'a mut Journal,
         on_message: &'a mut (dyn FnMut(&Received) + Send),
@@ -80,8 +88,9 @@ impl<'a> Session<'a> {
         let stored = session.account.sequence().last();
         session.voice.say(&HostMessage::Welcome(Welcome {
             protocol: PROTOCOL,
-            resume_token,
+            resume_token: secrets.resume_token,
             stored,
+            seed: Some(secrets.seed),
         }));
         session.voice.acknowledge(stored);
         (session, peer)

@@ -129,8 +129,8 @@ impl Network {
 
     fn counted(account: &Account) -> Self {
         let totals = account.totals();
-        let refused = account.refused().pick(SHOWN);
-        let distinct = account.refused().distinct();
+        let refused = account.refused(SHOWN);
+        let distinct = account.refused_distinct();
         let reached = account.reached().pick(SHOWN);
         let enforcing = account.enforcing();
         // Where addresses decide nobody sees what is let through: that is not the same as nothing.

@@ -255,8 +255,8 @@ async fn a_flood_is_counted_to_the_last_and_kept_small() {
         .await;
     assert_eq!(refused(&attendance), 100_000);
     let account = attendance.reports.unwrap().account;
-    assert_eq!(account.refused().pick(32).len(), 32);
-    assert!(account.refused().distinct().estimated);
+    assert_eq!(account.refused(32).len(), 32);
+    assert!(account.refused_distinct().estimated);
 }
 
 #[tokio::test]

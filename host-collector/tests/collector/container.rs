@@ -237,6 +237,7 @@ pub(crate) fn hello(nonce: &str) -> Body {
         version: Printable::new("0"),
         policy_digest: Some(Printable::new(DIGEST)),
         guest_uid: 1000,
+        named: None,
     })
 }
 

@@ -338,6 +338,7 @@ pub(crate) fn start(allow: &[&str]) -> Start {
         policy_digest: policy.digest().to_string(),
         guard: Vec::new(),
         clock_origin_ms: RunClock::start().origin_ms(),
+        seed: report::Seed([0; 16]),
         max_connections: 64,
         resolvers: Vec::new(),
         upstream_proxy: None,

@@ -116,6 +116,7 @@ fn start_of(rules: Rules) -> anyhow::Result<Start> {
         policy_digest: policy.digest().to_string(),
         guard: Vec::new(),
         clock_origin_ms: RunClock::start().origin_ms(),
+        seed: report::Seed([0; 16]),
         max_connections: rules.connections,
         resolvers: vec![Ipv4Addr::LOCALHOST.into()],
         upstream_proxy: None,

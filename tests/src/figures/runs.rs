@@ -274,6 +274,7 @@ fn hello(nonce: String) -> Body {
         version: Printable::new("0"),
         policy_digest: None,
         guest_uid: 1000,
+        named: None,
     })
 }
 
