@@ -18,7 +18,7 @@ pub struct Expected {
     #[serde(default = "name")]
     enforcement: String,
     /// Every refused attempt, none left out: `host:port/proto reason count`. A count may be `*`
-    /// where how often a client tries is its own affair: any but zero.
+    /// where how often a client tries is its own affair: any but zero. Or `48+`: that many or more.
     #[serde(default)]
     denied: Vec<String>,
     /// How many there were by reason, all of them. With it `denied` need not be everything: a line
@@ -209,7 +209,15 @@ fn are_as_wanted(found: &[String], wanted: &[String]) -> bool {
 
 fn is_as_wanted(found: &str, wanted: &str) -> bool {
     let mut pairs = found.split(' ').zip(wanted.split(' '));
-    pairs.all(|(found, wanted)| found == wanted || (wanted == "*" && found != "0"))
+    pairs.all(|(found, wanted)| {
+        found == wanted || (wanted == "*" && found != "0") || is_at_least(found, wanted)
+    })
+}
+
+fn is_at_least(found: &str, wanted: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().ok();
+    let least = wanted.strip_suffix('+').and_then(number);
+    least.is_some_and(|least| number(found).is_some_and(|found| found >= least))
 }
 
 /// Whether a number of hosts, or an estimate of it, is that of a case.
@@ -354,6 +362,8 @@ mod tests {
         };
         assert_eq!(of("b.test:443/tcp not_allowed *", "a.test:443 * *"), 0);
         assert_eq!(of("b.test:443/tcp * 2", "a.test:443 2 1"), 0);
+        assert_eq!(of("b.test:443/tcp not_allowed 2+", "a.test:443 1+ 1"), 0);
+        assert_eq!(of("b.test:443/tcp not_allowed 3+", "a.test:443 2+x 1"), 2);
         assert_eq!(of("c.test:443/tcp not_allowed *", "a.test:443 * 0"), 2);
         let mut none = line();
         none["egress_hosts"][0]["failures"] = json!(0);
