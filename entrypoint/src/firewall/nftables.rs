@@ -2,6 +2,7 @@
 
 mod by_address;
 mod change;
+mod flows;
 mod incoming;
 mod nft;
 mod notices;

@@ -9,13 +9,13 @@ use nftables::{expr::MetaKey, schema::Nftables};
 use policy::PortRange;
 
 use super::{
+    flows::accept_flow,
     incoming,
     openings::{self, SETS},
     outgoing,
     ruleset::LIFTED,
     terms::{
-        accept, address, any_of, daddr, dport, endpoint, family, field, is, jump, leave, meta,
-        number,
+        address, any_of, daddr, dport, endpoint, family, field, is, jump, leave, meta, number,
     },
     transaction::{OUTPUT, QUESTIONS, RANGES, Transaction},
 };
@@ -73,7 +73,8 @@ impl AddressPlan {
         for &resolver in &self.here.resolvers {
             for proto in ["udp", "tcp"] {
                 let to = is(daddr(resolver), address(resolver));
-                rules.rule(OUTPUT, [to, is(dport(proto), number(53_u16)), accept()]);
+                let asks = vec![to, is(dport(proto), number(53_u16))];
+                rules.rule(OUTPUT, [asks, accept_flow().into()].concat());
             }
         }
         rules.rule(OUTPUT, [jump(RANGES)]);
@@ -90,7 +91,7 @@ impl AddressPlan {
             let on = (ports.low(), ports.high());
             outgoing::accept_opened_on(RANGES, &set, address, Some(on), rules);
         }
-        outgoing::on_ranges(RANGES, &self.ranges, || vec![accept()], rules);
+        outgoing::on_ranges(RANGES, &self.ranges, || accept_flow().into(), rules);
     }
 
     /// The resolvers of either family, where there are any.
@@ -208,10 +209,10 @@ mod tests {
         assert!(questions.contains("ip6 daddr fd00::53 return"), "{text}");
         let output = chain(&text, "output");
         assert!(
-            output.contains("ip daddr 10.0.0.53 udp dport 53 accept"),
+            output.contains("ip daddr 10.0.0.53 udp dport 53 ct mark set 0x5e99e551 accept"),
             "{text}"
         );
-        assert!(!output.contains("\n\t\tudp dport 53 accept"), "{text}");
+        assert!(!output.contains("\n\t\tudp dport 53 "), "{text}");
     }
 
     #[test]
@@ -225,9 +226,9 @@ mod tests {
     fn a_wide_range_has_sets_of_its_own_and_the_guard_before_them() {
         let text = loaded(&plan("a.example:8000-9000, b.example:22", &["10.0.0.53"]));
         for line in [
-            "ip daddr != @guarded4 tcp dport 8000-9000 ip daddr @ports_8000_9000_4 accept",
-            "ip6 daddr @lifted6 tcp dport 8000-9000 ip6 daddr @ports_8000_9000_6 accept",
-            "ip daddr != @guarded4 ip daddr . tcp dport @allow4 accept",
+            "ip daddr != @guarded4 tcp dport 8000-9000 ip daddr @ports_8000_9000_4 ct mark set 0x5e99e551 accept",
+            "ip6 daddr @lifted6 tcp dport 8000-9000 ip6 daddr @ports_8000_9000_6 ct mark set 0x5e99e551 accept",
+            "ip daddr != @guarded4 ip daddr . tcp dport @allow4 ct mark set 0x5e99e551 accept",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }

@@ -5,9 +5,10 @@ use nftables::expr::MetaKey;
 
 use super::{
     DENIED_INGRESS, LINK_CONTROL,
+    flows::{accept_flow, let_through, said_of_flows},
     terms::{
-        accept, address, any_of, count, ct_state, dport, drop, established, family, field, goto,
-        is, is_not, log, meta, network, ports, word,
+        accept, address, any_of, count, dport, drop, family, field, goto, is, is_not, log, meta,
+        network, ports, word,
     },
     transaction::{INPUT, REFUSE, Transaction, by_family},
 };
@@ -17,7 +18,10 @@ use crate::{ingress::IngressPort, surroundings::Surroundings};
 /// and never from the neighbours on its own bridge: the gateway speaks for everybody outside.
 pub(super) fn judge(ingress: &[IngressPort], here: &Surroundings, rules: &mut Transaction) {
     rules.rule(INPUT, [is(meta(MetaKey::Iifname), word("lo")), accept()]);
-    rules.rule(INPUT, [is(ct_state(), established()), accept()]);
+    rules.rule(INPUT, let_through());
+    for said in said_of_flows() {
+        rules.rule(INPUT, said);
+    }
     rules.link_control(INPUT);
     let stray = any_of([word("broadcast"), word("multicast")]);
     rules.rule(
@@ -32,7 +36,7 @@ pub(super) fn judge(ingress: &[IngressPort], here: &Surroundings, rules: &mut Tr
         let open = || is(dport(port.proto.as_str()), ports(port.low, port.high));
         for &gateway in &here.gateways {
             let from = is(field(family(gateway), "saddr"), address(gateway));
-            rules.rule(INPUT, [from, open(), accept()]);
+            rules.rule(INPUT, [vec![from, open()], accept_flow().into()].concat());
         }
         for (family, nets) in by_family(&here.own)
             .into_iter()
@@ -44,7 +48,8 @@ pub(super) fn judge(ingress: &[IngressPort], here: &Surroundings, rules: &mut Tr
                     .into_iter()
                     .map(|n| network(n.trunc())),
             );
-            rules.rule(INPUT, [is_not(from, neighbours), open(), accept()]);
+            let dials = vec![is_not(from, neighbours), open()];
+            rules.rule(INPUT, [dials, accept_flow().into()].concat());
         }
     }
     rules.rule(INPUT, [count(DENIED_INGRESS), log("ingress"), goto(REFUSE)]);

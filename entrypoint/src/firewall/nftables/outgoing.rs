@@ -8,10 +8,10 @@ use policy::AddressRule;
 
 use super::{
     DENIED_PACKETS, DENIED_QUIC,
+    flows::{accept_flow, accept_ours, claim, claimed, let_through, onwards, said_of_flows},
     terms::{
-        Part, TCP, Term, accept, address, any_of, claim, claimed, count, ct_state, daddr, dport,
-        drop, established, field, goto, is, is_not, log, meta, network, number, onwards, ports,
-        prohibit, protocol, redirected, reset, word,
+        Part, TCP, Term, accept, address, any_of, count, daddr, dport, drop, field, goto, is,
+        is_not, log, meta, network, number, ports, prohibit, protocol, redirected, reset, word,
     },
     transaction::{FORWARD, LEAVING, OUTPUT, REFUSE, Transaction, by_family},
 };
@@ -90,7 +90,7 @@ pub(super) fn roots(here: &Surroundings) -> Term {
     any_of(root_uids(here).map(number))
 }
 
-/// What does not leave, and what belongs to a connection that was let through.
+/// What does not leave, and what belongs to a flow that was let through.
 pub(super) fn accept_inside(rules: &mut Transaction) {
     rules.rule(OUTPUT, [is(meta(MetaKey::Oifname), word("lo")), accept()]);
     // A redirected packet has a loopback destination, but its route was chosen before.
@@ -98,7 +98,10 @@ pub(super) fn accept_inside(rules: &mut Transaction) {
         let to = is(daddr(loopback.addr()), network(loopback));
         rules.rule(OUTPUT, [to, redirected(), accept()]);
     }
-    rules.rule(OUTPUT, [is(ct_state(), established()), accept()]);
+    rules.rule(OUTPUT, let_through());
+    for said in said_of_flows() {
+        rules.rule(OUTPUT, said);
+    }
 }
 
 /// The engine's embedded resolver sends its own queries from in here, as the daemon's root: that
@@ -106,7 +109,8 @@ pub(super) fn accept_inside(rules: &mut Transaction) {
 pub(super) fn accept_roots_dns(here: &Surroundings, rules: &mut Transaction) {
     for proto in ["udp", "tcp"] {
         let root = is(meta(MetaKey::Skuid), roots(here));
-        rules.rule(OUTPUT, [root, is(dport(proto), number(53_u16)), accept()]);
+        let asks = vec![root, is(dport(proto), number(53_u16))];
+        rules.rule(OUTPUT, [asks, accept_ours().into()].concat());
     }
 }
 
@@ -135,8 +139,8 @@ pub(super) fn accept_opened_on(
         let on = || on.map(|(low, high)| is(dport("tcp"), ports(low, high)));
         for guard in [is(daddr(), set("lifted")), is_not(daddr(), set("guarded"))] {
             let opened = is(key(family), set(name));
-            let parts = [Some(guard), on(), Some(opened), Some(accept())];
-            rules.rule(chain, parts.into_iter().flatten().collect::<Vec<_>>());
+            let parts = [Some(guard), on(), Some(opened)].into_iter().flatten();
+            rules.rule(chain, parts.chain(accept_flow()).collect::<Vec<_>>());
         }
     }
 }

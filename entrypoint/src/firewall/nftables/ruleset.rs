@@ -7,12 +7,14 @@
 use nftables::{expr::MetaKey, schema::Nftables};
 
 use super::{
-    DENIED_PACKETS, incoming,
+    DENIED_PACKETS,
+    flows::{accept_flow, accept_ours},
+    incoming,
     openings::SETS,
     outgoing,
     terms::{
-        TCP, accept, address, any_of, count, daddr, dport, endpoint, field, goto, is, is_not, jump,
-        leave, log, meta, network, number, protocol, redirect, word,
+        TCP, address, any_of, count, daddr, dport, endpoint, field, goto, is, is_not, jump, leave,
+        log, meta, network, number, protocol, redirect, word,
     },
     transaction::{NAT_OUTPUT, OUTPUT, PROXY, RANGES, REFUSE, STREAMS, Transaction},
 };
@@ -105,7 +107,7 @@ impl Plan {
 
     /// What the list names by address.
     pub(super) fn accept_ranges(&self, rules: &mut Transaction) {
-        outgoing::on_ranges(RANGES, &self.ranges, || vec![accept()], rules);
+        outgoing::on_ranges(RANGES, &self.ranges, || accept_flow().into(), rules);
     }
 
     /// The address guard again, in the kernel: a mistake in the proxy must not become a hole.
@@ -113,22 +115,18 @@ impl Plan {
         for &resolver in &self.here.resolvers {
             for proto in ["udp", "tcp"] {
                 let to = is(daddr(resolver), address(resolver));
-                rules.rule(PROXY, [to, is(dport(proto), number(53_u16)), accept()]);
+                let asks = vec![to, is(dport(proto), number(53_u16))];
+                rules.rule(PROXY, [asks, accept_ours().into()].concat());
             }
         }
         if let Some(port) = self.upstream_port {
-            rules.rule(PROXY, [is(dport("tcp"), number(port)), accept()]);
+            let upstream = vec![is(dport("tcp"), number(port))];
+            rules.rule(PROXY, [upstream, accept_ours().into()].concat());
         }
         for (family, suffix) in [("ip", "4"), ("ip6", "6")] {
             let to = |set| is(field(family, "daddr"), word(format!("@{set}{suffix}")));
-            rules.rule(
-                PROXY,
-                [
-                    to(LIFTED),
-                    is(meta(MetaKey::L4proto), protocol(TCP)),
-                    accept(),
-                ],
-            );
+            let lifted = vec![to(LIFTED), is(meta(MetaKey::L4proto), protocol(TCP))];
+            rules.rule(PROXY, [lifted, accept_ours().into()].concat());
             rules.rule(
                 PROXY,
                 [
@@ -139,7 +137,8 @@ impl Plan {
                 ],
             );
         }
-        rules.rule(PROXY, [is(meta(MetaKey::L4proto), protocol(TCP)), accept()]);
+        let dials = vec![is(meta(MetaKey::L4proto), protocol(TCP))];
+        rules.rule(PROXY, [dials, accept_ours().into()].concat());
         rules.rule(PROXY, [count(DENIED_PACKETS), log("packet"), goto(REFUSE)]);
     }
 }
@@ -275,9 +274,13 @@ mod tests {
         let text = loaded(&plan("example.com", &[]));
         let (_, output) = text.split_once("chain output {").unwrap();
         let (output, _) = output.split_once('}').unwrap();
-        let accepted = text.lines().filter(|line| line.contains("dport 53 accept"));
-        let accepted: Vec<_> = accepted.map(str::trim).collect();
+        let asks = |line: &&str| line.contains("dport 53") && line.ends_with("accept");
+        let accepted: Vec<_> = text.lines().map(str::trim).filter(asks).collect();
         assert_eq!(accepted.len(), 6, "{accepted:#?}");
+        for line in accepted {
+            let ours = "dport 53 ct mark set 0x5e99e550 accept";
+            assert!(line.ends_with(ours), "{line}");
+        }
         assert!(!output.contains("10.0.0.53"), "{output}");
     }
 
@@ -329,10 +332,10 @@ mod tests {
     fn what_was_opened_is_accepted_unless_it_is_guarded() {
         let text = loaded(&plan("example.com", &[]));
         for line in [
-            "ip daddr @lifted4 ip daddr . tcp dport @allow4 accept",
-            "ip daddr != @guarded4 ip daddr . tcp dport @allow4 accept",
-            "ip6 daddr @lifted6 ip6 daddr . tcp dport @allow6 accept",
-            "ip6 daddr != @guarded6 ip6 daddr . tcp dport @allow6 accept",
+            "ip daddr @lifted4 ip daddr . tcp dport @allow4 ct mark set 0x5e99e551 accept",
+            "ip daddr != @guarded4 ip daddr . tcp dport @allow4 ct mark set 0x5e99e551 accept",
+            "ip6 daddr @lifted6 ip6 daddr . tcp dport @allow6 ct mark set 0x5e99e551 accept",
+            "ip6 daddr != @guarded6 ip6 daddr . tcp dport @allow6 ct mark set 0x5e99e551 accept",
         ] {
             assert!(text.contains(line), "{line}\n{text}");
         }
@@ -345,13 +348,14 @@ mod tests {
             &[],
         ));
         assert!(
-            text.contains("ip daddr { 10.0.0.0/8 } tcp dport 5432 accept")
-                || text.contains("ip daddr 10.0.0.0/8 tcp dport 5432 accept"),
+            text.contains("ip daddr { 10.0.0.0/8 } tcp dport 5432 ct mark set 0x5e99e551 accept")
+                || text
+                    .contains("ip daddr 10.0.0.0/8 tcp dport 5432 ct mark set 0x5e99e551 accept"),
             "{text}"
         );
         assert!(
-            text.contains("2001:db8:1::/48 } tcp dport 22 accept")
-                || text.contains("2001:db8:1::/48 tcp dport 22 accept"),
+            text.contains("2001:db8:1::/48 } tcp dport 22 ct mark set 0x5e99e551 accept")
+                || text.contains("2001:db8:1::/48 tcp dport 22 ct mark set 0x5e99e551 accept"),
             "{text}"
         );
     }
@@ -360,11 +364,14 @@ mod tests {
     fn what_is_published_is_closed_to_the_neighbours_but_not_to_the_gateway() {
         let text = loaded(&plan("example.com", &["tcp:8080", "udp:6000-6010"]));
         assert!(
-            text.contains("ip saddr 172.17.0.1 tcp dport 8080 accept"),
+            text.contains("ip saddr 172.17.0.1 tcp dport 8080 ct mark set 0x5e99e551 accept"),
             "{text}"
         );
-        assert!(text.contains("udp dport 6000-6010 accept"), "{text}");
-        assert!(!text.contains("\n\t\ttcp dport 8080 accept"), "{text}");
+        assert!(
+            text.contains("udp dport 6000-6010 ct mark set 0x5e99e551 accept"),
+            "{text}"
+        );
+        assert!(!text.contains("\n\t\ttcp dport 8080 "), "{text}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nftables::{
         SetItem,
     },
     stmt::{
-        Accept, Counter, JumpTarget, Log, Mangle, Match, NAT, Operator, Reject, RejectType, Return,
+        Accept, Counter, JumpTarget, Log, Match, NAT, Operator, Reject, RejectType, Return,
         Statement,
     },
     types::RejectCode,
@@ -83,14 +83,9 @@ pub(super) fn daddr(other: IpAddr) -> Term {
     field(family(other), "daddr")
 }
 
-/// What belongs to a connection that was let through.
-pub(super) fn established() -> Term {
-    any_of([word("established"), word("related")])
-}
-
 /// `ct state`
-pub(super) fn ct_state() -> Term {
-    tracked("state")
+pub(super) fn state(state: &'static str) -> Part {
+    has(tracked("state"), word(state))
 }
 
 /// Of a connection that a rule of ours, or the engine's, gave another destination.
@@ -98,26 +93,8 @@ pub(super) fn redirected() -> Part {
     has(tracked("status"), word("dnat"))
 }
 
-/// Notes on the flow that one of us has opened it.
-pub(super) fn claim() -> Part {
-    Statement::Mangle(Mangle {
-        key: tracked("mark"),
-        value: number(OURS),
-    })
-}
-
-/// Of a flow that one of us has opened.
-pub(super) fn claimed() -> Part {
-    is(tracked("mark"), number(OURS))
-}
-
-/// Sent by whoever opened the flow, or by who is taken for it.
-pub(super) fn onwards() -> Part {
-    is(tracked("direction"), word("original"))
-}
-
 /// `ct key`
-fn tracked(key: &'static str) -> Term {
+pub(super) fn tracked(key: &'static str) -> Term {
     Expression::Named(NamedExpression::CT(CT {
         key: key.into(),
         family: None,
@@ -268,8 +245,10 @@ pub(super) const fn prohibit() -> Part {
     }))
 }
 
-/// The mark of flows of ours, which nobody else in a container is likely to use.
-const OURS: u32 = 0x5e99_e550;
+/// IANA's number of ICMP.
+pub(super) const ICMP: u8 = 1;
+/// IANA's number of `ICMPv6`.
+pub(super) const ICMPV6: u8 = 58;
 /// IANA's number of TCP.
 pub(super) const TCP: u8 = 6;
 /// IANA's number of IGMP.
@@ -342,15 +321,6 @@ mod tests {
         assert_eq!(spelt(&reset()), json!({"reject": {"type": "tcp reset"}}));
         let prohibited = json!({"reject": {"type": "icmpx", "expr": "admin-prohibited"}});
         assert_eq!(spelt(&prohibit()), prohibited);
-    }
-
-    #[test]
-    fn a_flow_is_claimed_with_the_mark_by_which_it_is_known() {
-        let mark = json!({"ct": {"key": "mark"}});
-        let noted = json!({"mangle": {"key": mark, "value": OURS}});
-        assert_eq!(spelt(&claim()), noted);
-        let known = json!({"match": {"op": "==", "left": mark, "right": OURS}});
-        assert_eq!(spelt(&claimed()), known);
     }
 
     #[test]
