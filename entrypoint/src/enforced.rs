@@ -200,6 +200,10 @@ fn uncounted(what: &str) -> Failure {
 /// And the proxy's word.
 async fn prove_names_counted(proof: &Proof, proxy: &mut Proxy) -> Result<(), Failure> {
     let word = async {
+        // The probes are over, and the guest waits.
+        if proxy.hurry().is_err() {
+            return false;
+        }
         let mut due = proof.refused_names;
         while due > 0 {
             match proxy.next().await {

@@ -114,6 +114,11 @@ impl Proxy {
         self.tell(&ToProxy::Opened { id, opened })
     }
 
+    /// Has it say what it has counted so far.
+    pub(crate) fn hurry(&mut self) -> io::Result<()> {
+        self.tell(&ToProxy::Hurry)
+    }
+
     /// Has it decide by another list; its answer is [`FromProxy::Policy`].
     pub(crate) fn succeed(&mut self, next: Succession) -> io::Result<()> {
         self.tell(&ToProxy::Policy(Box::new(next)))

@@ -25,6 +25,8 @@ pub(crate) struct Account {
     state: Mutex<State>,
     /// There is something new for the reporter: its first event, a full batch, or the end.
     changed: Notify,
+    /// PID 1 waits for what is pending.
+    hurried: Notify,
 }
 
 #[derive(Debug)]
@@ -76,6 +78,7 @@ impl Account {
             clock,
             state: Mutex::new(state),
             changed: Notify::new(),
+            hurried: Notify::new(),
         }
     }
 
@@ -224,6 +227,18 @@ impl Account {
             denied: Vec::new(),
             allowed: iter::from_fn(|| state.ledger.pop_allowed()).collect(),
         }
+    }
+
+    /// Says that PID 1 waits for what happened so far, if anything did.
+    pub(crate) fn hurry(&self) {
+        if self.state().pending {
+            self.hurried.notify_one();
+        }
+    }
+
+    /// Waits until PID 1 waits.
+    pub(crate) async fn hurried(&self) {
+        self.hurried.notified().await;
     }
 
     /// Says that nothing more will happen.

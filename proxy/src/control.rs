@@ -92,6 +92,8 @@ pub(crate) struct Orders {
 pub(crate) enum Order {
     /// To stop accepting, report what is left, and say so.
     Drain,
+    /// To say what was counted so far.
+    Hurry,
     /// To decide by another list.
     Policy(Box<Succession>),
     /// To hear the answer to a request.
@@ -144,6 +146,7 @@ impl Link {
             ToProxy::Listeners { .. }
             | ToProxy::Policy(_)
             | ToProxy::Opened { .. }
+            | ToProxy::Hurry
             | ToProxy::Drain => Err(LinkError::Unexpected { awaited: "start" }),
         }
     }
@@ -248,6 +251,7 @@ impl Orders {
 
 fn order(line: &[u8]) -> Order {
     match serde_json::from_slice(line) {
+        Ok(ToProxy::Hurry) => Order::Hurry,
         Ok(ToProxy::Drain) => Order::Drain,
         Ok(ToProxy::Policy(next)) => Order::Policy(next),
         Ok(ToProxy::Opened { id, opened }) => Order::Opened { id, opened },
@@ -444,6 +448,7 @@ mod tests {
     async fn orders_are_drained_or_gone() {
         for (sent, order) in [
             (&b"{\"type\":\"drain\"}\n"[..], Order::Drain),
+            (b"{\"type\":\"hurry\"}\n", Order::Hurry),
             (
                 b"{\"type\":\"opened\",\"id\":7,\"opened\":false}\n",
                 Order::Opened {

@@ -85,6 +85,7 @@ async fn gather(
                 More::Later => link.write_all(&lines(proxy.account.take_allowed())?).await?,
             },
             () = &mut gathered => return Ok(None),
+            () = proxy.account.hurried() => return Ok(None),
             answer = proxy.rulings.answer() => return Ok(Some(answer)),
             request = proxy.openings.next() => send(link, &FromProxy::Open(request)).await?,
         }
@@ -186,6 +187,33 @@ mod tests {
                 assert!(matches!(&message, FromProxy::Allowed(a) if a.connections == 1), "{message:?}");
                 assert_eq!(began.elapsed(), Duration::ZERO);
             }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_pid_1_waits_for_is_said_at_once_and_what_comes_then_is_gathered_again() {
+        let proxy = Proxy::allowing("a.example");
+        let account = &proxy.account;
+        let (mut link, mut pid1) = link();
+        let began = Instant::now();
+        let told = async {
+            // There is nothing yet that could hurry.
+            account.hurry();
+            account.deny(target("a"), DenyReason::NotTls);
+            pid1.next().await;
+            assert_eq!(began.elapsed(), GATHER);
+            account.deny(target("a"), DenyReason::NotTls);
+            tokio::task::yield_now().await;
+            account.hurry();
+            pid1.next().await;
+            assert_eq!(began.elapsed(), GATHER);
+            account.deny(target("a"), DenyReason::NotTls);
+            pid1.next().await;
+            assert_eq!(began.elapsed(), 2 * GATHER);
+        };
+        tokio::select! {
+            ended = run(&proxy, &mut link) => panic!("{ended:?}"),
+            () = told => {}
         }
     }
 

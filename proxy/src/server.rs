@@ -69,7 +69,7 @@ impl Server {
         let mut reporting = JoinSet::new();
         reporting.spawn(report(Arc::clone(&self.proxy), replies));
         match self.serve(&mut listeners, &mut orders).await {
-            Order::Gone | Order::Policy(_) | Order::Opened { .. } => Ok(()),
+            Order::Gone | Order::Policy(_) | Order::Opened { .. } | Order::Hurry => Ok(()),
             Order::Drain => {
                 drop(listeners);
                 self.questions.shutdown().await;
@@ -92,6 +92,7 @@ impl Server {
                 order = orders.next() => match order {
                     Order::Opened { id, opened } => self.proxy.openings.answer(id, opened),
                     Order::Policy(next) => self.proxy.rulings.succeed(&next),
+                    Order::Hurry => self.proxy.account.hurry(),
                     order @ (Order::Drain | Order::Gone) => return order,
                 },
                 arrival = listeners.accept() => self.admit(arrival),

@@ -88,6 +88,16 @@ pub(crate) enum Finding {
     Overridden(String),
 }
 
+impl Finding {
+    /// This, or what was found besides where this is nothing.
+    fn or(self, other: Self) -> Self {
+        match self {
+            Self::Nothing => other,
+            Self::Changed(_) | Self::Overridden(_) => self,
+        }
+    }
+}
+
 /// What was refused, in packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
@@ -115,19 +125,17 @@ impl Firewall {
     /// Must be called within the runtime.
     pub(crate) fn load(plan: Plan) -> Result<Self, Failure> {
         let nftables = match Table::load(&plan.ruleset()) {
-            Ok((table, loaded)) => {
-                return Ok(Self::with(
-                    Loaded::ByName(plan),
-                    Backend::Nftables(table),
-                    &loaded,
-                ));
+            Ok((table, digest)) => {
+                let backend = Backend::Nftables(table);
+                return Ok(Self::with(Loaded::ByName(plan), backend, digest));
             }
             Err(failure) => failure,
         };
         match Tables::load(&plan) {
             Ok((tables, loaded)) => {
-                let mut firewall =
-                    Self::with(Loaded::ByName(plan), Backend::Legacy(tables), &loaded);
+                let digest = Sha256::new_with_prefix(loaded);
+                let backend = Backend::Legacy(tables);
+                let mut firewall = Self::with(Loaded::ByName(plan), backend, digest);
                 let cause = nftables.cause();
                 firewall.degradations = vec![format!("nftables could not be used: {cause}")];
                 Ok(firewall)
@@ -139,18 +147,18 @@ impl Firewall {
     /// Loads the rules of `plan`, under which addresses decide alone. That takes sets which forget,
     /// and so nftables.
     pub(crate) fn load_by_address(plan: AddressPlan) -> Result<Self, Failure> {
-        let (table, loaded) = Table::load(&plan.ruleset())?;
+        let (table, digest) = Table::load(&plan.ruleset())?;
         let plan = Loaded::ByAddress(plan);
-        Ok(Self::with(plan, Backend::Nftables(table), &loaded))
+        Ok(Self::with(plan, Backend::Nftables(table), digest))
     }
 
-    fn with(plan: Loaded, backend: Backend, loaded: &str) -> Self {
+    fn with(plan: Loaded, backend: Backend, digest: Sha256) -> Self {
         Self {
             backend,
             plan,
             held: Held::default(),
             opened: Opened::default(),
-            digest: hex(&Sha256::digest(loaded)),
+            digest: hex(&digest.finalize()),
             set_aside: Counters::default(),
             carried: Counters::default(),
             degradations: Vec::new(),
@@ -332,7 +340,7 @@ impl Firewall {
     /// What was counted since rules were first loaded, less what was set aside.
     pub(crate) fn counters(&self) -> Result<Counters, Failure> {
         let counted = match &self.backend {
-            Backend::Nftables(_) => Table::counters()?,
+            Backend::Nftables(table) => table.counters()?,
             Backend::Legacy(tables) => tables.counters()?,
         };
         let counted = counted.map2(self.set_aside, u64::saturating_sub);

@@ -1,7 +1,8 @@
-//! The rules as one table of nftables: loaded whole or not at all, and its counters read back.
+//! The rules as one table of nftables: loaded whole or not at all, watched, and its counters read.
 
 mod by_address;
 mod change;
+mod filling;
 mod flows;
 mod incoming;
 mod nft;
@@ -12,16 +13,21 @@ mod outgoing;
 mod ruleset;
 mod terms;
 mod transaction;
+mod wire;
 
 use std::{io, net::SocketAddr};
 
 use ::nftables::schema::Nftables;
 use policy::AddressRule;
-use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
 use self::{
+    change::Standing,
+    filling::Filling,
     notices::{Notices, Seen},
     openings::Openings,
+    transaction::{Ruleset, Transaction},
+    wire::Wire,
 };
 use super::{
     AddressPlan, Counters, Finding, LOAD, LOG_GROUP, LOG_SNAPLEN, LOG_THRESHOLD, Plan, opened::Kept,
@@ -30,6 +36,7 @@ use crate::failure::Failure;
 
 /// The loaded table, watched.
 pub(super) struct Table {
+    wire: Wire,
     openings: Openings,
     notices: Notices,
     /// The generation up to which every change is accounted for.
@@ -38,33 +45,46 @@ pub(super) struct Table {
     untold: Option<u32>,
     /// What was found while something else was being done.
     found: Finding,
+    standing: Standing,
 }
 
 impl Table {
-    /// Loads a ruleset in one transaction, and returns that transaction as well.
-    pub(super) fn load(ruleset: &Nftables<'static>) -> Result<(Self, String), Failure> {
-        let transaction = apply(ruleset)?;
-        let openings = Openings::connect().map_err(Failure::system("reach the firewall's sets"))?;
+    /// Loads a ruleset, and returns what it is known by as well. The rules are loaded in one
+    /// transaction; large sets are filled after it, from empty.
+    pub(super) fn load(ruleset: &Ruleset) -> Result<(Self, Sha256), Failure> {
+        let transaction = apply(&ruleset.rules)?;
+        let wire = Wire::connect().map_err(Failure::system("reach the firewall"))?;
+        let mut digest = Sha256::new_with_prefix(transaction);
+        for filling in &ruleset.fillings {
+            filling.digest(&mut digest);
+            filling.put(&wire).map_err(Failure::system(FILL))?;
+        }
         let notices = Notices::listen().map_err(Failure::system(WATCH))?;
-        let known = openings.generation().map_err(Failure::system(WATCH))?;
+        let known = wire.generation().map_err(Failure::system(WATCH))?;
         let table = Self {
-            openings,
+            wire,
+            openings: Openings::default(),
             notices,
             known,
             untold: None,
             found: Finding::Nothing,
+            standing: Standing::loaded(&ruleset.fillings),
         };
-        Ok((table, transaction))
+        Ok((table, digest))
     }
 
     /// Lets the guest dial these for so many seconds from now.
     pub(super) fn open(&mut self, endpoints: &[SocketAddr], seconds: u32) -> io::Result<()> {
-        self.openings.open(endpoints, seconds)
+        self.openings.open(&self.wire, endpoints, seconds)
     }
 
-    /// Has the table follow another list, in one transaction.
+    /// Has the table follow another list, in one transaction: sets that are too large for it are
+    /// there before, and no rule looks into them.
     pub(super) fn follow(&mut self, plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
-        self.exchange(&plan.exchange(kept))
+        self.standing.turn += 1;
+        self.exchange(&plan.exchange(kept, &self.standing))?;
+        self.openings.become_those(kept);
+        Ok(())
     }
 
     /// The same where addresses decide: what is `held` is open then.
@@ -74,23 +94,30 @@ impl Table {
         plan: &AddressPlan,
         held: &[(AddressRule, u32)],
     ) -> Result<(), Failure> {
-        self.exchange(&plan.exchange(before, held))
+        self.standing.turn += 1;
+        self.exchange(&plan.exchange(before, held, &self.standing))?;
+        self.openings.become_held(held);
+        Ok(())
     }
 
-    fn exchange(&mut self, exchange: &Nftables<'static>) -> Result<(), Failure> {
+    fn exchange(&mut self, next: &Ruleset) -> Result<(), Failure> {
         let earlier = self.look().map_err(Failure::system(WATCH))?;
-        let meanwhile = self.transact(exchange)?;
-        self.found = match meanwhile {
-            Finding::Nothing => earlier,
-            Finding::Changed(_) | Finding::Overridden(_) => meanwhile,
-        };
+        let exchanged = self.prepare(next).and_then(|before| {
+            let meanwhile = self.transact(&next.rules)?;
+            Ok(before.or(meanwhile))
+        });
+        let meanwhile = exchanged.inspect_err(|_| self.clear_away(&next.fillings))?;
+        self.standing.succeed(&next.fillings);
+        self.found = meanwhile.or(earlier);
         Ok(())
     }
 
     /// Makes the table anew, whatever has become of it. Nothing is open in it.
-    pub(super) fn reload(&mut self, ruleset: &Nftables<'static>) -> Result<(), Failure> {
+    pub(super) fn reload(&mut self, ruleset: &Ruleset) -> Result<(), Failure> {
         let earlier = self.look().map_err(Failure::system(WATCH))?;
-        let meanwhile = self.transact(ruleset)?;
+        let meanwhile = self.transact(&ruleset.rules)?;
+        self.standing = Standing::loaded(&ruleset.fillings);
+        let meanwhile = meanwhile.or(self.fill(&ruleset.fillings)?);
         // What was changed before is mended now. What was overridden is not.
         self.found = match earlier {
             Finding::Overridden(_) => earlier,
@@ -101,26 +128,65 @@ impl Table {
 
     /// Opens again what was open before the table was made anew.
     pub(super) fn restore(&mut self, open: &[Kept]) -> io::Result<()> {
-        self.openings.restore(open)
+        self.openings.restore(&self.wire, open)
     }
 
     /// Whether there is something to be found by the next look, or the one after it.
     pub(super) fn has_news(&mut self) -> io::Result<bool> {
         self.found = self.look()?;
-        Ok(self.found != Finding::Nothing || self.openings.generation()? != self.known)
+        Ok(self.found != Finding::Nothing || self.wire.generation()? != self.known)
     }
 
-    /// Applies a transaction, and says what others changed while it was being applied: each
-    /// transaction has the next number, whosoever it is.
+    /// Makes and fills the sets that the rules of `next` look into.
+    fn prepare(&mut self, next: &Ruleset) -> Result<Finding, Failure> {
+        let Some(ahead) = next.ahead.as_ref().filter(|_| !next.fillings.is_empty()) else {
+            return Ok(Finding::Nothing);
+        };
+        let made = self.transact(ahead)?;
+        Ok(made.or(self.fill(&next.fillings)?))
+    }
+
+    /// Takes away sets that no rule came to look into. What is left of them does no harm.
+    fn clear_away(&mut self, fillings: &[Filling]) {
+        for name in change::names(fillings) {
+            let mut rules = Transaction::onto_what_is_loaded(self.standing.turn);
+            rules.drop_sets(&[name]);
+            let _ = self.transact(&rules.into_ruleset().rules);
+        }
+    }
+
+    fn fill(&mut self, fillings: &[Filling]) -> Result<Finding, Failure> {
+        if fillings.is_empty() {
+            return Ok(Finding::Nothing);
+        }
+        let count = fillings.iter().map(Filling::transactions).sum();
+        self.alone(count, |wire| {
+            let mut fillings = fillings.iter();
+            fillings
+                .try_for_each(|filling| filling.put(wire))
+                .map_err(Failure::system(FILL))
+        })
+    }
+
     fn transact(&mut self, transaction: &Nftables<'static>) -> Result<Finding, Failure> {
-        let before = self.openings.generation().map_err(Failure::system(WATCH))?;
-        apply(transaction)?;
+        self.alone(1, |_| apply(transaction).map(drop))
+    }
+
+    /// Applies so many transactions, and says what others changed while they were being applied:
+    /// each transaction has the next number, whosoever it is.
+    fn alone(
+        &mut self,
+        count: usize,
+        work: impl FnOnce(&Wire) -> Result<(), Failure>,
+    ) -> Result<Finding, Failure> {
+        let before = self.wire.generation().map_err(Failure::system(WATCH))?;
+        work(&self.wire)?;
         // These are our own, even those for which the socket had no room.
-        let own = self.openings.port();
+        let own = self.wire.port();
         self.notices.now(own).map_err(Failure::system(WATCH))?;
-        let after = self.openings.generation().map_err(Failure::system(WATCH))?;
+        let after = self.wire.generation().map_err(Failure::system(WATCH))?;
         (self.known, self.untold) = (after, None);
-        if after == following(before) {
+        if after == (0..count).fold(before, |generation, _| following(generation)) {
             return Ok(Finding::Nothing);
         }
         Ok(Finding::Changed(MEANWHILE.to_owned()))
@@ -131,7 +197,7 @@ impl Table {
         if self.found != Finding::Nothing {
             return Ok(std::mem::take(&mut self.found));
         }
-        let seen = self.notices.next(self.openings.port()).await?;
+        let seen = self.notices.next(self.wire.port()).await?;
         Ok(self.judge(seen))
     }
 
@@ -140,9 +206,9 @@ impl Table {
         if self.found != Finding::Nothing {
             return Ok(std::mem::take(&mut self.found));
         }
-        let seen = self.notices.now(self.openings.port())?;
+        let seen = self.notices.now(self.wire.port())?;
         let finding = self.judge(seen);
-        let generation = self.openings.generation()?;
+        let generation = self.wire.generation()?;
         if finding != Finding::Nothing || generation == self.known {
             return Ok(finding);
         }
@@ -168,19 +234,19 @@ impl Table {
 
     /// The same of an address on a range of ports.
     pub(super) fn open_range(&mut self, opening: AddressRule, seconds: u32) -> io::Result<()> {
-        self.openings.open_range(opening, seconds)
+        self.openings.open_range(&self.wire, opening, seconds)
     }
 
     /// Opens all of these again, each for as long as it is held.
-    pub(super) fn hold(&self, held: &[(AddressRule, u32)]) -> io::Result<()> {
-        self.openings.hold(held)
+    pub(super) fn hold(&mut self, held: &[(AddressRule, u32)]) -> io::Result<()> {
+        self.openings.hold(&self.wire, held)
     }
 
     /// What was counted since the table was loaded.
-    pub(super) fn counters() -> Result<Counters, Failure> {
-        let text = nft::run(&["-j", "list", "counters", "table", "inet", TABLE], "")?;
-        parse_counters(&text)
-            .map_err(|error| Failure::setup("read the counters", error, "use nft 1.0 or later"))
+    pub(super) fn counters(&self) -> Result<Counters, Failure> {
+        self.wire
+            .counters()
+            .map_err(Failure::system("read the counters"))
     }
 }
 
@@ -200,46 +266,11 @@ const fn following(generation: u32) -> u32 {
     }
 }
 
-/// The crate's own type holds 32 bits, which a flood passes in hours.
-fn parse_counters(text: &str) -> Result<Counters, serde_json::Error> {
-    let listing: Listing = serde_json::from_str(text)?;
-    let packets = |name| {
-        let counters = listing
-            .nftables
-            .iter()
-            .filter_map(|object| object.counter.as_ref());
-        counters
-            .filter(|counter| counter.name == name)
-            .map(|counter| counter.packets)
-            .sum()
-    };
-    Ok(Counters {
-        packets: packets(DENIED_PACKETS),
-        quic: packets(DENIED_QUIC),
-        ingress: packets(DENIED_INGRESS),
-    })
-}
-
-#[derive(Deserialize)]
-struct Listing {
-    nftables: Vec<Listed>,
-}
-
-#[derive(Deserialize)]
-struct Listed {
-    counter: Option<ListedCounter>,
-}
-
-#[derive(Deserialize)]
-struct ListedCounter {
-    name: String,
-    packets: u64,
-}
-
 const TABLE: &str = "sandbox_egress";
 /// `NFNL_SUBSYS_NFTABLES`
 const NFTABLES: u16 = 10;
 const WATCH: &str = "watch the firewall";
+const FILL: &str = "fill the firewall's sets";
 /// Who made a change at the same time as PID 1.
 const MEANWHILE: &str = "somebody, while PID 1 changed them";
 /// Who made changes of which not all notices arrived.
@@ -252,44 +283,6 @@ const LINK_CONTROL: &str = "link_control";
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_counter_may_exceed_32_bits() {
-        let text = r#"{"nftables":[{"metainfo":{"version":"1.0.6"}},
-            {"counter":{"family":"inet","name":"denied_packets","table":"sandbox_egress","handle":1,
-                "packets":5000000000,"bytes":9}},
-            {"counter":{"family":"inet","name":"denied_quic","table":"sandbox_egress","handle":2,
-                "packets":2,"bytes":9}}]}"#;
-        let counters = parse_counters(text).unwrap();
-        assert_eq!(
-            counters,
-            Counters {
-                packets: 5_000_000_000,
-                quic: 2,
-                ingress: 0
-            }
-        );
-    }
-
-    #[test]
-    fn counters_that_are_not_listed_are_nothing_yet() {
-        assert_eq!(
-            parse_counters(r#"{"nftables":[]}"#).unwrap(),
-            Counters::default()
-        );
-    }
-
-    #[test]
-    fn a_listing_that_is_none_is_an_error_and_not_nothing() {
-        for text in [
-            "",
-            "{}",
-            "[]",
-            r#"{"nftables":[{"counter":{"name":"denied_quic"}}]}"#,
-        ] {
-            assert!(parse_counters(text).is_err(), "{text}");
-        }
-    }
 
     fn nft(command: &str) {
         nft::run(&[command], "").unwrap();
@@ -314,6 +307,77 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(table.look().unwrap(), Finding::Nothing);
         }
+    }
+
+    /// A list with so many addresses that a set of their own is made for them.
+    fn long_list(at: u8) -> Plan {
+        let host = |n: u32| format!("45.{at}.{}.{}:9", n / 100, 2 * (n % 100));
+        let entries: Vec<_> = (0..5000)
+            .map(host)
+            .chain(["46.0.0.0/31:9".to_owned()])
+            .collect();
+        let ranges = (0..300).map(|n| format!("47.{at}.{n}.0/25:9", n = n % 256));
+        let list = [entries, ranges.collect()].concat().join(",");
+        crate::firewall::plan::tests::plan(&list, &[])
+    }
+
+    fn listed() -> String {
+        nft::run(&["list table inet sandbox_egress"], "").unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_long_list_is_filled_in_and_followed_and_loaded_again_and_none_is_anybody_else_s_doing()
+     {
+        let mut first = table();
+        let (first_list, next_list) = (long_list(1), long_list(2));
+        let check = |table: &mut Table, at: u8, other: u8| {
+            for _ in 0..3 {
+                assert_eq!(table.look().unwrap(), Finding::Nothing);
+            }
+            let listing = listed();
+            assert!(listing.contains(&format!("45.{at}.49.198")), "{at}");
+            assert!(listing.contains(&format!("47.{at}.255.0/25")), "{at}");
+            assert!(!listing.contains(&format!("45.{other}.")), "{other}");
+            assert_eq!(listing.matches("set large").count(), 2, "{at}");
+            assert_eq!(listing.matches("@large").count(), 2, "{at}");
+        };
+        first.follow(&first_list, &[]).unwrap();
+        check(&mut first, 1, 2);
+        first.follow(&next_list, &[]).unwrap();
+        check(&mut first, 2, 1);
+        first.reload(&first_list.ruleset()).unwrap();
+        check(&mut first, 1, 2);
+        first.follow(&next_list, &[]).unwrap();
+        check(&mut first, 2, 1);
+        first.follow(&plan(), &[]).unwrap();
+        assert!(!listed().contains("large"), "{}", listed());
+    }
+
+    #[tokio::test]
+    async fn a_long_list_that_cannot_be_followed_changes_nothing_and_leaves_nothing() {
+        let (mut table, _) = {
+            let _ = table();
+            Table::load(&long_list(1).ruleset()).unwrap()
+        };
+        let before = listed();
+        // The name that is to be deleted is not there.
+        table.standing.large.push("nobody".to_owned());
+        assert!(table.follow(&long_list(2), &[]).is_err());
+        assert_eq!(listed(), before);
+    }
+
+    #[test]
+    fn a_long_list_is_known_by_each_of_its_addresses() {
+        let digest = |plan: &Plan| {
+            let _ = ::nix::sched::unshare(::nix::sched::CloneFlags::CLONE_NEWNET);
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            let _entered = runtime.as_ref().unwrap().enter();
+            Table::load(&plan.ruleset()).unwrap().1.finalize()
+        };
+        assert_eq!(digest(&long_list(1)), digest(&long_list(1)));
+        assert_ne!(digest(&long_list(1)), digest(&long_list(2)));
     }
 
     #[tokio::test]
@@ -341,7 +405,7 @@ mod tests {
         table.reload(&plan().ruleset()).unwrap();
         assert!(!table.has_news().unwrap());
         nft("flush ruleset");
-        assert!(Table::counters().is_err());
+        assert!(table.counters().is_err());
         assert!(table.has_news().unwrap());
         assert!(table.has_news().unwrap(), "until it is found");
         let found = table.changed().await.unwrap();

@@ -53,6 +53,11 @@ impl Plan {
         }
     }
 
+    /// Where lifting the guard makes a difference.
+    pub(super) fn lifted_and_guarded(&self) -> Vec<IpNet> {
+        guarded_of(&self.lifted, &self.guarded)
+    }
+
     /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
     pub(super) fn root_uids(&self) -> impl Iterator<Item = u32> + use<> {
         root_uids(&self.here)
@@ -114,6 +119,16 @@ impl AddressPlan {
     pub(super) fn following(&self, policy: &Policy) -> Result<Self, Failure> {
         Self::of(policy, self.ingress.clone(), self.here.clone())
     }
+}
+
+/// Those of the ranges that have something in common with what is guarded: a list may name a hundred
+/// thousand that have not.
+pub(super) fn guarded_of(ranges: &[IpNet], guarded: &[IpNet]) -> Vec<IpNet> {
+    let overlaps = |range: &&IpNet| {
+        let mut guarded = guarded.iter();
+        guarded.any(|guarded| guarded.contains(*range) || range.contains(guarded))
+    };
+    ranges.iter().filter(overlaps).copied().collect()
 }
 
 /// Root, as this namespace sees it: the daemon's root too, where the container's is another.
@@ -220,6 +235,22 @@ pub(super) mod tests {
                 "{guarded:?}"
             );
         }
+    }
+
+    #[test]
+    fn the_guard_is_lifted_where_there_is_one() {
+        let nets =
+            |list: &[&str]| -> Vec<IpNet> { list.iter().map(|net| net.parse().unwrap()).collect() };
+        let guarded = nets(&["10.0.0.0/8", "fd00::/8"]);
+        let ranges = [
+            "10.1.0.0/16",
+            "8.0.0.0/6",
+            "45.0.0.1/32",
+            "fd00::1/128",
+            "::/0",
+        ];
+        let left = ["10.1.0.0/16", "8.0.0.0/6", "fd00::1/128", "::/0"];
+        assert_eq!(guarded_of(&nets(&ranges), &guarded), nets(&left));
     }
 
     #[test]

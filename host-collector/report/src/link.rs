@@ -39,6 +39,8 @@ pub enum ToProxy {
         /// Whether the guest can reach all of it now.
         opened: bool,
     },
+    /// Say now what was counted so far, instead of waiting for more.
+    Hurry,
     /// Stop accepting, let the relays end, report what they carried, and answer
     /// [`FromProxy::Drained`].
     Drain,
@@ -187,6 +189,7 @@ mod tests {
                 id: 7,
                 opened: true,
             },
+            ToProxy::Hurry,
             ToProxy::Drain,
         ] {
             let line = serde_json::to_string(&message).unwrap();

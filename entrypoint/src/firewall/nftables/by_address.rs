@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use nftables::{expr::MetaKey, schema::Nftables};
+use nftables::expr::MetaKey;
 use policy::PortRange;
 
 use super::{
@@ -17,18 +17,18 @@ use super::{
     terms::{
         address, any_of, daddr, dport, endpoint, family, field, is, jump, leave, meta, number,
     },
-    transaction::{OUTPUT, QUESTIONS, RANGES, Transaction},
+    transaction::{OUTPUT, QUESTIONS, RANGES, Ruleset, Transaction},
 };
-use crate::firewall::plan::AddressPlan;
+use crate::firewall::plan::{AddressPlan, guarded_of};
 
 impl AddressPlan {
     /// The whole ruleset as one transaction, which replaces an earlier one of ours and touches
     /// nothing else.
-    pub(crate) fn ruleset(&self) -> Nftables<'static> {
+    pub(crate) fn ruleset(&self) -> Ruleset {
         let mut rules = Transaction::new();
         rules.questions();
         rules.set("guarded", &self.guarded);
-        rules.set(LIFTED, &self.lifted);
+        rules.set(LIFTED, &guarded_of(&self.lifted, &self.guarded));
         rules.endpoints(SETS);
         for &ports in self.wide() {
             rules.addresses(&openings::wide_set(ports));
@@ -39,7 +39,7 @@ impl AddressPlan {
         self.judge_listed(&mut rules);
         incoming::judge(&self.ingress, &self.here, &mut rules);
         outgoing::close(&mut rules);
-        rules.into_nftables()
+        rules.into_ruleset()
     }
 
     /// Ranges of ports that have sets of their own.
@@ -117,7 +117,7 @@ mod tests {
     use policy::Policy;
     use report::Ipv6;
 
-    use super::*;
+    use super::{super::change::Standing, *};
     use crate::surroundings::Surroundings;
 
     fn plan(list: &str, resolvers: &[&str]) -> AddressPlan {
@@ -145,10 +145,10 @@ mod tests {
         in_a_namespace(&[plan.ruleset()])
     }
 
-    fn in_a_namespace(transactions: &[Nftables<'static>]) -> String {
+    fn in_a_namespace(transactions: &[Ruleset]) -> String {
         let json = transactions
             .iter()
-            .map(|one| serde_json::to_string(one).unwrap());
+            .map(|one| serde_json::to_string(&one.rules).unwrap());
         let json = json.collect::<Vec<_>>().join("\n") + "\n";
         let script = "while read -r transaction; do
                           printf %s \"$transaction\" | nft -j -f - || exit 1
@@ -254,7 +254,10 @@ mod tests {
         for first in lists {
             for next in lists {
                 let (launched, other) = (plan(first, &["10.0.0.53"]), plan(next, &["10.0.0.53"]));
-                let changed = in_a_namespace(&[launched.ruleset(), other.exchange(&launched, &[])]);
+                let changed = in_a_namespace(&[
+                    launched.ruleset(),
+                    other.exchange(&launched, &[], &Standing::default()),
+                ]);
                 let sorted = |text: &str| {
                     // A set that is new stands behind those that were there.
                     let (mut lines, all) = (Vec::new(), lasting(text));
@@ -288,6 +291,7 @@ mod tests {
                     held("203.0.114.7/32", 8000, 9000),
                     held("203.0.114.8/32", 22, 22),
                 ],
+                &Standing::default(),
             ),
             after.exchange(
                 &before,
@@ -296,6 +300,7 @@ mod tests {
                     held("2001:db8::9/128", 1, 1023),
                     held("203.0.114.9/32", 22, 23),
                 ],
+                &Standing::default(),
             ),
         ]);
         let set = |name: &str| {

@@ -11,7 +11,8 @@ use nftables::{
 };
 
 use super::terms::{
-    ICMP, ICMPV6, Part, Term, accept, any_of, has, is, meta, number, protocol, state, tracked, word,
+    ICMP, ICMPV6, Part, Term, accept, any_of, field, has, is, meta, number, protocol, state,
+    tracked, word,
 };
 
 /// More of a flow that a rule let through.
@@ -25,7 +26,7 @@ pub(super) fn let_through() -> [Part; 3] {
 /// is related to a flow is a flow of its own.
 pub(super) fn said_of_flows() -> [[Part; 3]; 2] {
     let errors = any_of([ICMP, ICMPV6].map(protocol));
-    let resets = has(super::terms::field("tcp", "flags"), word("rst"));
+    let resets = has(field("tcp", "flags"), word("rst"));
     [is(meta(MetaKey::L4proto), errors), resets].map(|said| [state("related"), said, accept()])
 }
 
@@ -74,7 +75,7 @@ mod tests {
         io::{ErrorKind, Read as _, Write as _},
         net::{SocketAddr, TcpListener, TcpStream},
         process::Command,
-        sync::mpsc::{Receiver, channel},
+        sync::mpsc::{Receiver, sync_channel},
         thread,
         time::Duration,
     };
@@ -129,9 +130,9 @@ mod tests {
     /// ports, and hands over each of them.
     fn with_a_host_outside() -> Receiver<TcpStream> {
         unshare(CloneFlags::CLONE_NEWNET).expect("this test needs root");
-        let (tell, told) = channel();
-        let (hand_over, taken) = channel();
-        let (go, gone) = channel();
+        let (tell, told) = sync_channel(1);
+        let (hand_over, taken) = sync_channel(1);
+        let (go, gone) = sync_channel(1);
         thread::spawn(move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             tell.send(nix::unistd::gettid()).unwrap();
@@ -218,7 +219,7 @@ mod tests {
         silent.set_nonblocking(true).unwrap();
         let nothing = (&silent).read(&mut [0]).unwrap_err();
         assert_eq!(nothing.kind(), ErrorKind::WouldBlock);
-        let counted = Table::counters().unwrap();
+        let counted = table.counters().unwrap();
         assert_eq!((counted.packets, counted.ingress), (1, 1), "{counted:?}");
     }
 }

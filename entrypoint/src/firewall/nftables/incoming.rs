@@ -75,7 +75,7 @@ mod tests {
         let ingress: Vec<_> = ingress.iter().map(|item| item.parse().unwrap()).collect();
         let mut rules = Transaction::new();
         judge(&ingress, &here, &mut rules);
-        serde_json::to_string(&rules.into_nftables()).unwrap()
+        serde_json::to_string(&rules.into_ruleset().rules).unwrap()
     }
 
     #[test]

@@ -159,12 +159,18 @@ pub(super) fn on_ranges(
             .into_iter()
             .filter(|(_, nets)| !nets.is_empty())
         {
-            let nets = any_of(nets.into_iter().map(network));
-            let to = vec![
-                is(field(family, "daddr"), nets),
-                is(dport("tcp"), ports(range.low(), range.high())),
-            ];
-            rules.rule(chain, [to, verdict()].concat());
+            let among = if nets.len() > FEW {
+                rules.large(nets)
+            } else {
+                vec![any_of(nets.into_iter().map(network))]
+            };
+            for nets in among {
+                let to = vec![
+                    is(field(family, "daddr"), nets),
+                    is(dport("tcp"), ports(range.low(), range.high())),
+                ];
+                rules.rule(chain, [to, verdict()].concat());
+            }
         }
     }
 }
@@ -212,3 +218,6 @@ fn keep_loopback_inside(rules: &mut Transaction) {
         );
     }
 }
+
+/// Networks that nft reads in no time.
+const FEW: usize = 256;

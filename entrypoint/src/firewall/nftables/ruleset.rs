@@ -4,7 +4,7 @@
 //! rule can cover IPv4 and forget IPv6; both chains that judge end in a refusal, and their policy
 //! is drop in case that a rule before is wrong.
 
-use nftables::{expr::MetaKey, schema::Nftables};
+use nftables::expr::MetaKey;
 
 use super::{
     DENIED_PACKETS,
@@ -16,14 +16,14 @@ use super::{
         TCP, address, any_of, count, daddr, dport, endpoint, field, goto, is, is_not, jump, leave,
         log, meta, network, number, protocol, redirect, word,
     },
-    transaction::{NAT_OUTPUT, OUTPUT, PROXY, RANGES, REFUSE, STREAMS, Transaction},
+    transaction::{NAT_OUTPUT, OUTPUT, PROXY, RANGES, REFUSE, Ruleset, STREAMS, Transaction},
 };
 use crate::firewall::plan::{LOOPBACK, Plan};
 
 impl Plan {
     /// The whole ruleset as one transaction, which replaces an earlier one of ours and touches
     /// nothing else: the engine's embedded resolver lives in tables of its own.
-    pub(crate) fn ruleset(&self) -> Nftables<'static> {
+    pub(crate) fn ruleset(&self) -> Ruleset {
         let mut rules = Transaction::new();
         self.add_sets(&mut rules);
         // nat output sees the first packet of a flow.
@@ -36,13 +36,13 @@ impl Plan {
         self.judge_proxy(&mut rules);
         incoming::judge(&self.ingress, &self.here, &mut rules);
         outgoing::close(&mut rules);
-        rules.into_nftables()
+        rules.into_ruleset()
     }
 
     fn add_sets(&self, rules: &mut Transaction) {
         rules.redirects();
         rules.set("guarded", &self.guarded);
-        rules.set(LIFTED, &self.lifted);
+        rules.set(LIFTED, &self.lifted_and_guarded());
         rules.endpoints(SETS);
     }
 
@@ -164,13 +164,13 @@ mod tests {
         process::{Command, Stdio},
     };
 
-    use super::*;
+    use super::{super::change::Standing, *};
     use crate::firewall::{opened::Kept, plan::tests::plan};
 
     /// Loads the ruleset into a network namespace of its own, without the files that a small image
     /// does not have, and returns what nft makes of it.
     fn loaded(plan: &Plan) -> String {
-        in_a_namespace(&[serde_json::to_string(&plan.ruleset()).unwrap()])
+        in_a_namespace(&[serde_json::to_string(&plan.ruleset().rules).unwrap()])
     }
 
     fn in_a_namespace(transactions: &[String]) -> String {
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_second_load_replaces_the_first() {
-        let json = serde_json::to_string(&plan("example.com", &[]).ruleset()).unwrap();
+        let json = serde_json::to_string(&plan("example.com", &[]).ruleset().rules).unwrap();
         let twice = format!(
             "set -e; for i in 1 2; do printf %s '{json}' | nft -j -f -; done; nft list tables"
         );
@@ -415,8 +415,12 @@ mod tests {
     #[test]
     fn the_same_plan_is_the_same_transaction() {
         let text = |_| {
-            serde_json::to_string(&plan("example.com:1-9/tcp, b.example", &["tcp:1"]).ruleset())
-                .unwrap()
+            serde_json::to_string(
+                &plan("example.com:1-9/tcp, b.example", &["tcp:1"])
+                    .ruleset()
+                    .rules,
+            )
+            .unwrap()
         };
         assert_eq!(text(0), text(1));
     }
@@ -436,8 +440,11 @@ mod tests {
         );
         for (first, next) in [(first, next), (next, first), (first, "!example.com")] {
             let (launched, other) = (plan(first, &["tcp:1"]), plan(next, &["tcp:1"]));
-            let text = |rules| serde_json::to_string(&rules).unwrap();
-            let changed = [text(launched.ruleset()), text(other.exchange(&[]))];
+            let text = |ruleset: Ruleset| serde_json::to_string(&ruleset.rules).unwrap();
+            let changed = [
+                text(launched.ruleset()),
+                text(other.exchange(&[], &Standing::default())),
+            ];
             assert_eq!(
                 lasting(&in_a_namespace(&changed)),
                 lasting(&loaded(&other)),
@@ -452,19 +459,19 @@ mod tests {
             to: to.parse().unwrap(),
             seconds: 100,
         };
-        let text = |rules| serde_json::to_string(&rules).unwrap();
+        let text = |ruleset: Ruleset| serde_json::to_string(&ruleset.rules).unwrap();
         let (launched, other) = (plan("a.example:22", &[]), plan("b.example:22", &[]));
         let both = [opened("203.0.113.1:22"), opened("[2001:db8::1]:22")];
         let listing = in_a_namespace(&[
             text(launched.ruleset()),
-            text(launched.exchange(&both)),
-            text(other.exchange(&both[1..])),
+            text(launched.exchange(&both, &Standing::default())),
+            text(other.exchange(&both[1..], &Standing::default())),
         ]);
         assert!(!listing.contains("203.0.113.1"), "{listing}");
         assert!(
             listing.contains("2001:db8::1 . 22 timeout 1m40s"),
             "{listing}"
         );
-        assert!(!text(other.exchange(&[])).contains("counter\":{\"family"));
+        assert!(!text(other.exchange(&[], &Standing::default())).contains("counter\":{\"family"));
     }
 }

@@ -17,6 +17,7 @@ use policy::AddressRule;
 
 use super::{
     DENIED_INGRESS, DENIED_PACKETS, DENIED_QUIC, LINK_CONTROL, TABLE,
+    filling::Filling,
     openings::{self, Place},
     terms::{
         self, IGMP, Part, Term, accept, address, any_of, count, drop, field, is, lasting, meta,
@@ -28,6 +29,12 @@ use crate::firewall::opened::Kept;
 /// The objects of one transaction, in order.
 pub(super) struct Transaction {
     batch: Batch<'static>,
+    /// Sets that are made and filled before the rules that look into them, where those take the
+    /// place of others.
+    ahead: Option<Batch<'static>>,
+    fillings: Vec<Filling>,
+    /// What tells the names of its sets from those that it takes the place of.
+    turn: u32,
 }
 
 impl Transaction {
@@ -52,7 +59,12 @@ impl Transaction {
                 ..Counter::default()
             }));
         }
-        let mut rules = Self { batch };
+        let mut rules = Self {
+            batch,
+            ahead: None,
+            fillings: Vec::new(),
+            turn: 0,
+        };
         for name in [REFUSE, RANGES] {
             rules.chain(name, None);
         }
@@ -100,10 +112,13 @@ impl Transaction {
         self.chain(name, Some(hook));
     }
 
-    /// Changes to what is loaded.
-    pub(super) fn onto_what_is_loaded() -> Self {
+    /// Changes to what is loaded, of which there were so many before.
+    pub(super) fn onto_what_is_loaded(turn: u32) -> Self {
         Self {
             batch: Batch::new(),
+            ahead: Some(Batch::new()),
+            fillings: Vec::new(),
+            turn,
         }
     }
 
@@ -164,6 +179,49 @@ impl Transaction {
         }
         for (set, elements) in sets {
             self.elements(set, elements.into_iter());
+        }
+    }
+
+    /// Sets of these networks, which are of one family, for rules that are to come; each is filled
+    /// apart.
+    pub(super) fn large(&mut self, nets: Vec<IpNet>) -> Vec<Term> {
+        let is_host = |net: &IpNet| net.prefix_len() == net.max_prefix_len();
+        let (hosts, ranges): (Vec<_>, Vec<_>) = nets.into_iter().partition(is_host);
+        let mut names = Vec::new();
+        for (nets, fill, flags) in [
+            (hosts, Filling::of_hosts as fn(_, &[_]) -> _, None),
+            (ranges, Filling::of_ranges, Some([SetFlag::Interval].into())),
+        ] {
+            let Some(first) = nets.first() else { continue };
+            let of = match first {
+                IpNet::V4(_) => SetType::Ipv4Addr,
+                IpNet::V6(_) => SetType::Ipv6Addr,
+            };
+            let name = format!("large_{}_{}", self.turn, self.fillings.len());
+            let set = NfListObject::Set(Box::new(Set {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: name.clone().into(),
+                set_type: SetTypeValue::Single(of),
+                flags,
+                ..Set::default()
+            }));
+            self.ahead.as_mut().unwrap_or(&mut self.batch).add(set);
+            names.push(word(format!("@{name}")));
+            self.fillings.push(fill(name, &nets));
+        }
+        names
+    }
+
+    /// Deletes sets that no rule looks into any more.
+    pub(super) fn drop_sets(&mut self, names: &[String]) {
+        for name in names {
+            self.batch.delete(NfListObject::Set(Box::new(Set {
+                family: NfFamily::INet,
+                table: TABLE.into(),
+                name: name.clone().into(),
+                ..Set::default()
+            })));
         }
     }
 
@@ -293,9 +351,13 @@ impl Transaction {
         );
     }
 
-    /// The whole, as nft reads it.
-    pub(super) fn into_nftables(self) -> Nftables<'static> {
-        self.batch.to_nftables()
+    /// The whole, as nft reads it, and what the kernel is told besides.
+    pub(super) fn into_ruleset(self) -> Ruleset {
+        Ruleset {
+            ahead: self.ahead.map(Batch::to_nftables),
+            fillings: self.fillings,
+            rules: self.batch.to_nftables(),
+        }
     }
 }
 
@@ -309,6 +371,16 @@ fn sets(name: &str) -> impl Iterator<Item = Box<Set<'static>>> {
             ..Set::default()
         })
     })
+}
+
+/// Rules, and what fills their sets.
+pub(crate) struct Ruleset {
+    /// What is there before the rules are, where they take the place of others.
+    pub(super) ahead: Option<Nftables<'static>>,
+    /// Of sets that are too large for nft.
+    pub(super) fillings: Vec<Filling>,
+    /// Loaded together or not at all.
+    pub(super) rules: Nftables<'static>,
 }
 
 /// The networks of IPv4 first, then those of IPv6, each with its name in nftables.
@@ -353,7 +425,7 @@ mod tests {
     fn an_interval_set_never_overlaps_itself() {
         let mut transaction = Transaction::new();
         transaction.set("x", &nets(&["10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/9"]));
-        let text = serde_json::to_string(&transaction.into_nftables()).unwrap();
+        let text = serde_json::to_string(&transaction.into_ruleset().rules).unwrap();
         assert_eq!(text.matches("10.").count(), 1, "{text}");
     }
 
@@ -361,7 +433,7 @@ mod tests {
     fn an_empty_set_has_no_elements_rather_than_an_empty_list() {
         let mut transaction = Transaction::new();
         transaction.set("x", &[]);
-        let text = serde_json::to_string(&transaction.into_nftables()).unwrap();
+        let text = serde_json::to_string(&transaction.into_ruleset().rules).unwrap();
         assert!(
             text.contains("x4") && text.contains("x6") && !text.contains("elem"),
             "{text}"
@@ -370,7 +442,7 @@ mod tests {
 
     #[test]
     fn only_our_own_table_is_ever_deleted() {
-        let text = serde_json::to_string(&Transaction::new().into_nftables()).unwrap();
+        let text = serde_json::to_string(&Transaction::new().into_ruleset().rules).unwrap();
         assert_eq!(text.matches("delete").count(), 1, "{text}");
         assert!(!text.contains("flush"), "{text}");
     }
