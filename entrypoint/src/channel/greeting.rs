@@ -1,6 +1,7 @@
 //! Meets the collector: hello and welcome, blocking, before any other process exists.
 
 use std::{
+    ffi::OsStr,
     fs,
     io::{self, Read as _, Write as _},
     os::unix::{
@@ -14,14 +15,19 @@ use std::{
 use report::{FrameReader, HostMessage, MAX_FRAME, PROTOCOL};
 
 use super::link::Link;
-use crate::outbox::Outbox;
+use crate::{
+    outbox::Outbox,
+    transport::{HATCH, HATCH_SOCKET},
+};
 
 /// Connects to the collector's socket.
 pub(super) fn connect(socket: &Path) -> io::Result<UnixStream> {
-    let Some(parent) = socket.parent().and_then(Path::parent) else {
+    let channel = socket.parent();
+    let Some((channel, parent)) = channel.and_then(|channel| Some((channel, channel.parent()?)))
+    else {
         return Err(io::Error::other("the socket has no directory of its own"));
     };
-    close_to_guest(parent)?;
+    close_to_guest(parent, channel.file_name())?;
     UnixStream::connect(socket)
 }
 
@@ -71,8 +77,10 @@ pub(super) fn greet(mut stream: UnixStream, outbox: &mut Outbox) -> io::Result<(
     Ok((Link::new(stream, reader)?, welcome.resume_token))
 }
 
-/// A directory that keeps the guest from the sockets below it: root's, 0700.
-pub(super) fn close_to_guest(directory: &Path) -> io::Result<()> {
+/// A directory that keeps the guest from the sockets below it: root's, 0700, and made so if it is not.
+/// That must not befall one that is there for others too, such as `/run`: it has nothing in it but
+/// `channel` and what is ours.
+pub(super) fn close_to_guest(directory: &Path, channel: Option<&OsStr>) -> io::Result<()> {
     let metadata = fs::symlink_metadata(directory)?;
     if !metadata.is_dir() || metadata.uid() != 0 {
         return Err(io::Error::other(format!(
@@ -81,6 +89,21 @@ pub(super) fn close_to_guest(directory: &Path) -> io::Result<()> {
         )));
     }
     if metadata.mode() & 0o077 != 0 {
+        let ours = [
+            Path::new(HATCH).file_name(),
+            Some(OsStr::new(HATCH_SOCKET)),
+            channel,
+        ];
+        for entry in fs::read_dir(directory)? {
+            let name = entry?.file_name();
+            if !ours.contains(&Some(&name)) {
+                return Err(io::Error::other(format!(
+                    "{} is open to the guest and has more in it than the channel; \
+                     put that into a directory of its own",
+                    directory.display()
+                )));
+            }
+        }
         fs::set_permissions(directory, fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
@@ -192,13 +215,38 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_others_use_as_well_is_left_as_it_is() {
+        let parent = directory();
+        let mode = || fs::metadata(&parent).unwrap().mode() & 0o777;
+        let connected = || connect(&parent.join("host/report.sock")).map(drop);
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(parent.join("other"), "").unwrap();
+        let refused = connected().unwrap_err().to_string();
+        assert!(
+            refused.contains("is open to the guest") && refused.contains("directory of its own"),
+            "{refused}"
+        );
+        assert_eq!(mode(), 0o755);
+        // Closed already, it may have anything in it.
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o700)).unwrap();
+        let absent = connected().unwrap_err().kind();
+        assert_eq!(absent, io::ErrorKind::NotFound);
+        fs::remove_file(parent.join("other")).unwrap();
+        fs::create_dir(parent.join("attach")).unwrap();
+        fs::set_permissions(&parent, fs::Permissions::from_mode(0o755)).unwrap();
+        let absent = connected().unwrap_err().kind();
+        assert_eq!((absent, mode()), (io::ErrorKind::NotFound, 0o700));
+        fs::remove_dir_all(parent).unwrap();
+    }
+
+    #[test]
     fn a_link_in_its_place_is_refused() {
         let parent = directory();
         let link = parent.join("link");
         std::os::unix::fs::symlink(parent.join("host"), &link).unwrap();
-        let refused = close_to_guest(&link).unwrap_err().to_string();
+        let refused = close_to_guest(&link, None).unwrap_err().to_string();
         assert!(refused.contains("not a directory of root's"), "{refused}");
-        assert!(close_to_guest(&parent.join("host")).is_ok());
+        assert!(close_to_guest(&parent.join("host"), None).is_ok());
         fs::remove_dir_all(parent).unwrap();
     }
 

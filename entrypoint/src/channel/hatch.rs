@@ -36,7 +36,7 @@ impl Hatch {
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(directory)?;
-        close_to_guest(directory)?;
+        close_to_guest(directory, None)?;
         let socket = directory.join(HATCH_SOCKET);
         match fs::remove_file(&socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
