@@ -5,14 +5,18 @@ mod container;
 mod driven;
 mod finish;
 mod lists;
+mod open;
 mod outcome;
 mod process;
 mod record;
 mod recover;
 mod registration;
+mod remains;
+mod sight;
 mod signals;
 mod starter;
 
+pub use open::after_boot;
 pub use outcome::NoRun;
 pub use recover::{Unfinished, recover, unfinished};
 pub use registration::{Launcher, Registration, RegistrationError};
@@ -23,7 +27,8 @@ pub(crate) use outcome::exit_code;
 pub(crate) use process::{Attender, Word, detach};
 pub(crate) use recover::{Held, hold};
 pub(crate) use registration::engine_environment;
-pub(crate) use signals::Signals;
+pub(crate) use remains::Remains;
+pub(crate) use signals::{Signals, is_foreground};
 pub(crate) use starter::Starter;
 
 use report::{Body, PeerEnd};
@@ -57,6 +62,15 @@ pub(crate) enum Conclusion {
     NoRun(Result<i32, NoRun>),
 }
 
+/// All that there is to say of a run.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) driven: Driven,
+    pub(crate) conclusion: Conclusion,
+    /// The container, if it should be gone and is not.
+    pub(crate) remains: Option<Remains>,
+}
+
 impl<'a> Attending<'a> {
     /// Takes a run up where it stands: at its beginning, or where another collector was killed.
     pub(crate) fn take_up(
@@ -87,7 +101,7 @@ impl<'a> Attending<'a> {
         mut self,
         starter: Starter<'_>,
         launched: impl Future<Output = ()>,
-    ) -> (Driven, Conclusion) {
+    ) -> Ended {
         let is_heard = matches!(starter, Starter::Client(..));
         let driven = Box::pin(self.drive(starter, launched)).await;
         let mut conclusion = self.conclude(&driven);
@@ -97,16 +111,21 @@ impl<'a> Attending<'a> {
             conclusion = Conclusion::NoRun(self.last_words(&driven, code).await);
         }
         let is_ours = self.registration.launcher == Launcher::Ours;
-        if let Some(id) = driven.container.clone().filter(|_| is_ours) {
-            // If it cannot be removed it stays behind, named by its label: the run is over.
-            let _ = self.engine.container(id).remove().await;
+        let remains = match driven.container.clone().filter(|_| is_ours) {
+            Some(id) => remains::remove(&self.engine, &self.registration.run_id, id).await,
+            None => None,
+        };
+        Ended {
+            driven,
+            conclusion,
+            remains,
         }
-        (driven, conclusion)
     }
 
     async fn drive(&mut self, starter: Starter<'_>, launched: impl Future<Output = ()>) -> Driven {
         let (channel, control) = (self.channel.take(), self.control.take());
         let channel = channel.map(|channel| channel.with_client(self.client()));
+        let presence = channel.as_ref().map(Channel::presence);
         let seen = Notify::new();
         if channel.as_ref().is_some_and(Channel::was_launched) {
             seen.notify_one();
@@ -135,6 +154,8 @@ impl<'a> Attending<'a> {
                 engine: &self.engine,
                 run_dir: self.run_dir.path(),
                 registration: self.registration,
+                presence: presence.as_ref(),
+                control: control.as_ref(),
             };
             let watched = starter.watch(place, runs).await;
             // Nobody listens where there is no channel.
@@ -154,7 +175,7 @@ impl<'a> Attending<'a> {
             }
         };
         let launched = async {
-            record::note_launch(self.run_dir.path());
+            record::note_launch(self.run_dir.path(), self.registration);
             launched.await;
         };
         let (attendance, watched) = with(both, &seen, launched).await;

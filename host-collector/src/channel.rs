@@ -11,9 +11,11 @@ mod door;
 mod entrance;
 mod greeting;
 mod journal;
+mod orders;
 mod past;
 mod peer;
 mod pidfd;
+mod presence;
 mod secret;
 mod session;
 mod terms;
@@ -27,7 +29,7 @@ use std::{
 };
 
 use report::{Answers, HostMessage, PeerEnd, Received, Seed};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 pub use attendance::{Attendance, Refusals, Reports};
 pub use greeting::Refusal;
@@ -37,10 +39,14 @@ pub use session::Fault;
 pub use terms::Terms;
 pub use way::Transport;
 
+pub(crate) use admitted::boot;
+pub(crate) use pidfd::Pidfd;
+pub(crate) use presence::Presence;
 pub(crate) use way::{Client, Way};
 
 use door::Door;
 use entrance::{Entered, Entrances, enter};
+use orders::Orders;
 use past::{Past, Standing};
 use peer::Peer;
 use session::{Heard, Secrets, Session, Taken};
@@ -53,7 +59,8 @@ pub struct Channel {
     terms: Terms,
     journal: Journal,
     past: Past,
-    orders: Option<mpsc::Receiver<HostMessage>>,
+    orders: Orders,
+    presence: watch::Sender<Presence>,
 }
 
 /// Why a run has no channel.
@@ -96,7 +103,8 @@ impl Channel {
             terms,
             journal,
             past,
-            orders: None,
+            orders: Orders::default(),
+            presence: watch::Sender::default(),
         })
     }
 
@@ -133,11 +141,16 @@ impl Channel {
         self.past.answers()
     }
 
+    /// What becomes of the container's first process while this attends, for whoever asks the engine.
+    pub(crate) fn presence(&self) -> watch::Receiver<Presence> {
+        self.presence.subscribe()
+    }
+
     /// Hands on to the container what comes out of `orders`.
     #[must_use]
     pub fn with_orders(self, orders: mpsc::Receiver<HostMessage>) -> Self {
         Self {
-            orders: Some(orders),
+            orders: Orders::of(orders),
             ..self
         }
     }
@@ -172,10 +185,12 @@ impl Channel {
             mut journal,
             past,
             mut orders,
+            presence,
         } = self;
         let mut over = pin!(over);
         let mut refusals = Refusals::default();
         let mut standing = past.standing();
+        presence.send_replace(Presence::of(&standing));
         let reports = loop {
             // The door is closed and its socket gone before the welcome: while the guest is at
             // work there is nothing to connect to.
@@ -205,15 +220,20 @@ impl Channel {
             let left = Taken { account, resumed };
             let (session, peer) =
                 Session::welcome(greeted, secrets, left, &mut journal, &mut on_message);
-            let session = session.with_orders(orders.as_mut());
+            presence.send_replace(Presence::of_peer(&peer));
+            let session = session.with_orders(&mut orders);
             match (session.listen(peer, over.as_mut()).await, who) {
                 (Heard::Cut(reports), Some(who)) => {
                     let again = Peer::Contained(None);
                     standing = Standing::Somebody(reports.account, who, again);
+                    presence.send_replace(Presence::of(&standing));
                 }
                 (Heard::Out(reports) | Heard::Cut(reports), _) => break Some(reports),
             }
         };
+        if let Some(reports) = &reports {
+            presence.send_replace(Presence::after(reports));
+        }
         refusals.add(entrances.in_vain);
         Attendance {
             reports,

@@ -17,6 +17,7 @@ mod request;
 mod steer_error;
 mod stop;
 mod summary;
+mod terminal;
 mod variables;
 
 use std::{io::Write as _, path::Path};
@@ -116,6 +117,9 @@ pub fn stop(args: &StopArgs, environment: &Environment) -> Result<u8, RunError> 
 pub fn recover(environment: &Environment) {
     // Not even a runtime where there is nothing to do.
     let runtime_dir = environment.runtime_dir();
+    if let Some(audit_dir) = environment.audit_dir() {
+        attend::after_boot(&audit_dir);
+    }
     if run_dir::all(&runtime_dir).is_empty() {
         return;
     }

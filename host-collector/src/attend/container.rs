@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use super::{
     finish::Finish,
     registration::Launcher,
+    sight::{Lost, outlast},
     starter::{BETWEEN_LOOKS, Place, known},
 };
 use crate::{
@@ -75,6 +76,16 @@ pub(super) struct Life {
     pub(super) running: Option<State>,
     /// Whether the engine says that it is gone.
     pub(super) is_gone: bool,
+    /// When it was seen to end by others than the engine, which still takes it for running or does
+    /// not answer.
+    pub(super) lost: Option<Lost>,
+}
+
+impl Life {
+    /// Whether nothing is known of its end.
+    pub(super) const fn goes_on(&self) -> bool {
+        self.state.is_none() && !self.is_gone && self.lost.is_none()
+    }
 }
 
 /// What is to be done about a container.
@@ -86,7 +97,7 @@ enum Next {
     /// The engine cannot be asked for so long that nobody waits any more.
     Unknown,
     /// It runs: wait for its end.
-    Wait,
+    Wait(State),
     /// It will run, or the engine cannot be asked: look again.
     Look,
 }
@@ -106,7 +117,7 @@ impl<'a> Followed<'a> {
     ///
     /// Cancelled, it has done nothing.
     pub(super) async fn ended(&self, started: &impl Fn()) -> Life {
-        let (mut unanswered, mut waited, mut running) = (0, false, None);
+        let (mut unanswered, mut waited, mut life) = (0, false, Life::default());
         loop {
             let state = self.container.state().await;
             if state.as_ref().is_ok_and(State::was_started) {
@@ -115,33 +126,30 @@ impl<'a> Followed<'a> {
             unanswered = if state.is_ok() { 0 } else { unanswered + 1 };
             let state = state.ok();
             if let Some(state) = state.as_ref().filter(|state| state.is_running()) {
-                running = Some(state.clone());
+                life.running = Some(state.clone());
             }
             match self.next(state, unanswered).await {
-                Next::Over(state) => {
-                    return Life {
-                        state: Some(state),
-                        running,
-                        is_gone: false,
-                    };
-                }
-                next @ (Next::Gone | Next::Unknown) => {
-                    return Life {
-                        state: None,
-                        running,
-                        is_gone: matches!(next, Next::Gone),
-                    };
-                }
-                Next::Wait => {
-                    // It returned early: the engine is started anew, or does not answer.
-                    if waited {
-                        tokio::time::sleep(BETWEEN_LOOKS).await;
+                Next::Over(state) => life.state = Some(state),
+                Next::Gone => life.is_gone = true,
+                Next::Unknown => {}
+                Next::Wait(state) => {
+                    life.lost = outlast(self.place.engine, &state).await;
+                    if life.lost.is_none() {
+                        // It returned early: the engine is started anew, or does not answer.
+                        if waited {
+                            tokio::time::sleep(BETWEEN_LOOKS).await;
+                        }
+                        waited = true;
+                        drop(self.container.ended().await);
+                        continue;
                     }
-                    waited = true;
-                    drop(self.container.ended().await);
                 }
-                Next::Look => tokio::time::sleep(BETWEEN_LOOKS).await,
+                Next::Look => {
+                    tokio::time::sleep(BETWEEN_LOOKS).await;
+                    continue;
+                }
             }
+            return life;
         }
     }
 
@@ -156,7 +164,7 @@ impl<'a> Followed<'a> {
             };
         };
         if state.is_running() {
-            Next::Wait
+            Next::Wait(state)
         } else if state.was_started() || self.is_given_up() {
             Next::Over(state)
         } else {
@@ -221,6 +229,8 @@ mod tests {
             engine,
             run_dir: dir,
             registration: &registration,
+            presence: None,
+            control: None,
         };
         let started = Cell::new(false);
         let followed = Followed::of(place, engine.container("abc".into()));
@@ -267,6 +277,8 @@ mod tests {
             engine: &engine,
             run_dir: dir.path(),
             registration: &registration,
+            presence: None,
+            control: None,
         };
         let followed = Followed::of(place, engine.container("abc".into()));
         let life = followed.ended(&|| {}).await;
@@ -291,6 +303,8 @@ mod tests {
             engine: &engine,
             run_dir: dir.path(),
             registration: &registration,
+            presence: None,
+            control: None,
         };
         let found = Found::look(place, By::Label).await;
         assert!(matches!(&found, Found::There(container) if container.id() == "abc"));
@@ -309,6 +323,8 @@ mod tests {
             engine: &engine,
             run_dir: dir.path(),
             registration: &registration,
+            presence: None,
+            control: None,
         };
         assert!(matches!(Found::look(place, By::Label).await, Found::NotYet));
     }

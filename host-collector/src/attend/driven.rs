@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use report::PeerEnd;
 
-use super::{finish::Finish, registration::Registration};
+use super::{container::Life, finish::Finish, registration::Registration};
 use crate::{channel::Attendance, engine::State};
 
 /// What came of a launch.
@@ -45,6 +45,19 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
+    /// With what was seen of the container's life. Where the engine has lost it, what it still takes
+    /// for true is all that it says.
+    pub(super) fn with(self, life: Life) -> Self {
+        Self {
+            state: life
+                .state
+                .or_else(|| life.lost?.state)
+                .or(life.running.filter(|_| !life.is_gone)),
+            is_gone: life.is_gone,
+            ..self
+        }
+    }
+
     /// What the engine says of the container's end: no word of it is no end.
     pub(super) fn container_end(&self) -> PeerEnd {
         let has_ended = self.state.as_ref().is_some_and(|state| !state.is_running());

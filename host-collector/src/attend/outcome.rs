@@ -4,7 +4,7 @@ use report::{EndReason, Printable};
 
 use super::{driven::Driven, registration::Registration};
 use crate::{
-    channel::{Attendance, Refusal},
+    channel::{Attendance, Refusal, Transport},
     engine::{ENTRYPOINT, EngineKind, State},
     session::{Launched, Network, Processes, Session, VERSION},
 };
@@ -24,6 +24,12 @@ pub enum NoRun {
     /// The engine could not start the container, and said why.
     #[error("{0} did not start the container: its reason is above")]
     NotStarted(EngineKind),
+    /// The same, where it was to mount something of this host's.
+    #[error(
+        "{0} did not start the container: its reason is above; if it mounts nothing of this host's, \
+         use --transport exec"
+    )]
+    NotMounted(EngineKind),
     /// The container was not the one that was launched, or does not fit.
     #[error("the container was turned away: {0}")]
     TurnedAway(String),
@@ -55,6 +61,7 @@ impl NoRun {
             Self::Refused { code, .. } => *code,
             Self::NoEntrypoint { .. }
             | Self::NotStarted(_)
+            | Self::NotMounted(_)
             | Self::TurnedAway(_)
             | Self::Silent { .. } => SET_UP,
         }
@@ -93,6 +100,7 @@ pub(super) fn refusal(driven: &Driven, registration: &Registration) -> Result<i3
     if !driven.state.as_ref().is_some_and(State::was_started) {
         return Err(match code {
             NOT_FOUND => NoRun::NoEntrypoint { image: image() },
+            _ if mounts(registration) => NoRun::NotMounted(registration.engine),
             _ => NoRun::NotStarted(registration.engine),
         });
     }
@@ -111,18 +119,21 @@ pub(super) fn refusal(driven: &Driven, registration: &Registration) -> Result<i3
     })
 }
 
+/// Whether the report channel was to be mounted into the container.
+fn mounts(registration: &Registration) -> bool {
+    let terms = registration.terms.as_ref();
+    terms.is_some_and(|terms| terms.transport != Transport::Exec)
+}
+
 /// The exit code of a run: from whoever knows it best.
 pub(crate) fn exit_code(driven: &Driven) -> Option<i32> {
     let of_engine = driven.state.as_ref().and_then(State::exit_code);
     let reported = driven.attendance.as_ref().and_then(exit);
     let reported = reported.and_then(reported_code);
-    // With this code a client says that the engine is gone, and nothing of the guest.
-    let of_client = driven
-        .client_code
-        .filter(|&code| code != SET_UP || reported.is_none());
+    // A client that was killed, or whose engine is gone, says nothing of the guest.
     of_engine
-        .or(of_client)
         .or(reported)
+        .or(driven.client_code)
         .or_else(|| finish_code(driven))
 }
 
@@ -238,7 +249,7 @@ mod tests {
         super::{finish::Finish, registration::tests::registration},
         *,
     };
-    use crate::channel::{Journal, Refusals, Reports, Transport};
+    use crate::channel::{Journal, Refusals, Reports};
 
     fn state(started: bool, code: i32, oom: bool) -> State {
         let at = if started {
@@ -380,6 +391,22 @@ mod tests {
     }
 
     #[test]
+    fn the_other_transport_is_named_where_a_mount_may_be_the_reason() {
+        let driven = driven(125, None, Some(attendance(None)));
+        for (transport, named) in [
+            (Transport::Auto, true),
+            (Transport::Socket, true),
+            (Transport::Exec, false),
+        ] {
+            let mut registration = registration(true);
+            registration.terms.as_mut().unwrap().transport = transport;
+            let said = refusal(&driven, &registration).unwrap_err().to_string();
+            assert!(said.contains("its reason is above"), "{said}");
+            assert_eq!(said.contains("--transport exec"), named, "{transport:?}");
+        }
+    }
+
+    #[test]
     fn a_container_that_does_not_fit_is_the_reason() {
         let mut turned_away = attendance(None);
         turned_away.refusals = Refusals {
@@ -498,7 +525,8 @@ mod tests {
         };
         let ended = || Some(state(true, 3, false));
         assert_eq!(of(ended(), Some(4), reported(), Some(told)), Some(3));
-        assert_eq!(of(None, Some(4), reported(), Some(told)), Some(4));
+        assert_eq!(of(None, Some(4), reported(), Some(told)), Some(143));
+        assert_eq!(of(None, Some(4), None, Some(told)), Some(4));
         assert_eq!(of(None, Some(125), reported(), Some(told)), Some(143));
         assert_eq!(of(None, Some(125), None, None), Some(125));
         assert_eq!(of(None, None, reported(), Some(told)), Some(143));

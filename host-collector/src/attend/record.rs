@@ -5,15 +5,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{outcome, registration::Registration};
+use super::{open, outcome, registration::Registration};
 use crate::{
     log::{self, Entries, LogError},
     session::Session,
 };
 
 /// Notes that the guest was started, for the collector that comes after this one.
-pub(super) fn note_launch(run_dir: &Path) {
-    mark(run_dir, LAUNCHED);
+pub(super) fn note_launch(run_dir: &Path, registration: &Registration) {
+    if mark(run_dir, LAUNCHED) {
+        open::note(registration);
+    }
 }
 
 /// Whether a collector has seen the guest started.
@@ -40,10 +42,11 @@ pub(super) fn at_end(
 ) -> Result<(), LogError> {
     let dir = audit_dir(registration)?;
     // Only where a collector got as far as this must the log be read.
-    if !mark(run_dir, "end.line") && is_in_log(&dir, registration.run_id.as_str()) {
-        return Ok(());
+    if mark(run_dir, "end.line") || !is_in_log(&dir, registration.run_id.as_str()) {
+        log::record(dir, session.clone(), journal)?;
     }
-    log::record(dir, session.clone(), journal)
+    open::close(registration);
+    Ok(())
 }
 
 /// Says that a line is about to be written; false if that was said before.
@@ -115,8 +118,8 @@ mod tests {
     fn what_one_collector_has_seen_the_next_one_knows() {
         let run = tempfile::tempdir().unwrap();
         assert!(!was_launched(run.path()));
-        note_launch(run.path());
-        note_launch(run.path());
+        note_launch(run.path(), &registration(true));
+        note_launch(run.path(), &registration(true));
         assert!(was_launched(run.path()));
     }
 

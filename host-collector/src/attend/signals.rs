@@ -11,7 +11,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
 };
 
-use crate::engine::Container;
+use crate::{engine::Container, steer::Control};
 
 /// A signal, and its name for the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,10 +69,16 @@ impl Signals {
 impl Forwarded {
     /// Sends it to the container, or, while there is none, to the client that is to start it.
     ///
-    /// Not to the client in any case: with a terminal it hands nothing on, and dies.
-    pub(crate) async fn send(self, container: Option<Container<'_>>, client: Option<&Child>) {
+    /// Not to the client in any case: with a terminal it hands nothing on, and dies. Where the engine
+    /// is gone, process 1 is told over the channel to end its guest.
+    pub(crate) async fn send(
+        self,
+        container: Option<Container<'_>>,
+        client: Option<&Child>,
+        control: Option<&Control>,
+    ) {
         if let Some(container) = container
-            && container.signal(self.name).await.is_ok()
+            && (container.signal(self.name).await.is_ok() || control.is_some_and(Control::stop))
         {
             return;
         }
@@ -86,7 +92,8 @@ impl Forwarded {
     }
 }
 
-fn is_foreground() -> bool {
+/// Whether this process's terminal is at its hands.
+pub(crate) fn is_foreground() -> bool {
     let terminal = std::fs::File::open("/dev/tty");
     terminal
         .is_ok_and(|terminal| tcgetpgrp(&terminal).is_ok_and(|foreground| foreground == getpgrp()))
@@ -120,7 +127,7 @@ mod tests {
             name: "TERM",
             number: Number::TERM,
         }
-        .send(None, Some(&client))
+        .send(None, Some(&client), None)
         .await;
         assert_eq!(client.wait().await.unwrap().signal(), Some(15));
     }

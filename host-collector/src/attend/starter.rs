@@ -4,23 +4,27 @@ use std::{
     fs,
     os::unix::process::ExitStatusExt as _,
     path::Path,
+    pin::Pin,
     process::ExitStatus,
     time::{Duration, Instant},
 };
 
 use jiff::Timestamp;
-use tokio::process::Child;
+use tokio::{process::Child, sync::watch};
 
 use super::{
     container::{By, Followed, Found, Life},
     driven::Watched,
     finish::Finish,
     registration::{Launcher, Registration},
-    signals::Signals,
+    sight::{Lost, lost},
+    signals::{Forwarded, Signals},
 };
 use crate::{
+    channel::Presence,
     engine::{Container, Engine, State},
     run_dir::cidfile,
+    steer::Control,
 };
 
 /// Who starts the container.
@@ -38,28 +42,30 @@ pub(crate) struct Place<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) run_dir: &'a Path,
     pub(crate) registration: &'a Registration,
+    /// What the channel sees of the container's first process, where there is a channel.
+    pub(crate) presence: Option<&'a watch::Receiver<Presence>>,
+    /// Who speaks to the container over the channel.
+    pub(crate) control: Option<&'a Control>,
+}
+
+impl Place<'_> {
+    /// Whether the container's first process is seen to be there.
+    fn is_there(&self) -> bool {
+        let presence = self.presence.map(|presence| *presence.borrow());
+        matches!(presence, Some(Presence::There | Presence::Gone))
+    }
 }
 
 impl Starter<'_> {
-    /// Follows the container to its end; `started` is told when it runs.
+    /// Follows the container to its end, as the engine tells it or as it is seen without it; `started`
+    /// is told when it runs.
     pub(super) async fn watch(self, place: Place<'_>, started: impl Fn()) -> Watched {
+        let lost = std::pin::pin!(lost(place));
         match self {
-            Self::Client(client, signals) => wait_for_client(place, client, signals, started).await,
-            Self::Another => match appear(place).await {
-                Found::There(container) => {
-                    let followed = Followed::of(place, container);
-                    let life = followed.ended(&started).await;
-                    last_word(place, followed.container(), life).await
-                }
-                Found::Gone(container) => {
-                    let life = Life {
-                        is_gone: true,
-                        ..Life::default()
-                    };
-                    last_word(place, container, life).await
-                }
-                Found::NotYet => Watched::default(),
-            },
+            Self::Client(client, signals) => {
+                wait_for_client(place, client, signals, started, lost).await
+            }
+            Self::Another => wait_for_another(place, started, lost).await,
         }
     }
 }
@@ -71,36 +77,128 @@ async fn wait_for_client(
     mut client: Child,
     signals: &mut Signals,
     started: impl Fn(),
+    mut lost: Pin<&mut impl Future<Output = Lost>>,
 ) -> Watched {
-    let (launched, clock) = (Timestamp::now(), Instant::now());
+    let begun = (Timestamp::now(), Instant::now());
+    let container = || known(place.engine, place.run_dir);
     let status = loop {
-        let container = || known(place.engine, place.run_dir);
         tokio::select! {
-            status = client.wait() => break status,
-            signal = signals.next() => signal.send(container(), Some(&client)).await,
+            status = client.wait() => break Ok(status),
+            signal = signals.next() => signal.send(container(), Some(&client), place.control).await,
+            lost = lost.as_mut() => break Err(lost),
         }
     };
-    let mut watched = Watched {
-        client_code: Some(status.map_or(UNKNOWN, code)),
-        ..Watched::default()
-    };
-    if let Some(container) = known(place.engine, place.run_dir) {
-        let followed = Followed::of(place, container);
-        let life = loop {
-            tokio::select! {
-                life = followed.ended(&started) => break life,
-                signal = signals.next() => signal.send(Some(followed.container()), None).await,
+    let mut watched = Watched::default();
+    let life = match (status, container()) {
+        (Ok(status), container) => {
+            watched.client_code = Some(status.map_or(UNKNOWN, code));
+            match container {
+                Some(container) => {
+                    let followed = Followed::of(place, container);
+                    follow(place, &followed, &started, lost, Some(signals)).await
+                }
+                None => Life::default(),
             }
-        };
-        (watched.state, watched.is_gone) = (life.state, life.is_gone);
-        watched.container = Some(followed.container().id().to_owned());
+        }
+        (Err(lost), _) => {
+            // It waits for a word that will not come.
+            let _ = client.kill().await;
+            Life {
+                lost: Some(lost),
+                ..Life::default()
+            }
+        }
+    };
+    if life.lost.is_some() {
+        // What a client says of a container that its engine has lost is about the engine.
+        watched.client_code = None;
     }
     watched.was_stopped = signals.were_handed_on();
-    // By the clock that does not step: the other may have been set meanwhile.
-    let lasted = clock.elapsed();
+    watched.container = container().map(|container| container.id().to_owned());
+    watched.seen = Some(lasted(begun, life.lost.as_ref()));
+    watched.with(life)
+}
+
+/// Waits for the container that another has started, or is to start.
+async fn wait_for_another(
+    place: Place<'_>,
+    started: impl Fn(),
+    mut lost: Pin<&mut impl Future<Output = Lost>>,
+) -> Watched {
+    let found = tokio::select! {
+        found = appear(place) => found,
+        lost = lost.as_mut() => {
+            let container = known(place.engine, place.run_dir);
+            let container = container.map(|container| container.id().to_owned());
+            let life = Life { lost: Some(lost), ..Life::default() };
+            return Watched { container, ..Watched::default() }.with(life);
+        }
+    };
+    match found {
+        Found::There(container) => {
+            let followed = Followed::of(place, container);
+            let life = follow(place, &followed, &started, lost, None).await;
+            last_word(place, followed.container(), life).await
+        }
+        Found::Gone(container) => {
+            let life = Life {
+                is_gone: true,
+                ..Life::default()
+            };
+            last_word(place, container, life).await
+        }
+        Found::NotYet => Watched::default(),
+    }
+}
+
+/// Follows a container to its end. An engine that cannot be asked any more is no end of one whose
+/// process is seen.
+async fn follow(
+    place: Place<'_>,
+    followed: &Followed<'_>,
+    started: &impl Fn(),
+    mut lost: Pin<&mut impl Future<Output = Lost>>,
+    mut signals: Option<&mut Signals>,
+) -> Life {
+    let (mut is_unanswered, mut running) = (false, None);
+    loop {
+        tokio::select! {
+            life = followed.ended(started), if !is_unanswered => {
+                if !(life.goes_on() && place.is_there()) {
+                    return life;
+                }
+                (is_unanswered, running) = (true, life.running);
+            }
+            signal = next(&mut signals) => {
+                signal.send(Some(followed.container()), None, place.control).await;
+            }
+            lost = lost.as_mut() => {
+                return Life { running, lost: Some(lost), ..Life::default() };
+            }
+        }
+    }
+}
+
+/// The next signal that is to be handed on; never where none are.
+async fn next(signals: &mut Option<&mut Signals>) -> Forwarded {
+    match signals {
+        Some(signals) => signals.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// From when to when, and how long: by the clock that does not step, since the other may have been
+/// set meanwhile.
+fn lasted(
+    (launched, clock): (Timestamp, Instant),
+    lost: Option<&Lost>,
+) -> (Timestamp, Timestamp, Duration) {
+    let lasted = match lost {
+        Some(lost) => lost.at.1.saturating_duration_since(clock),
+        None => clock.elapsed(),
+    };
     let ended = launched.saturating_add(lasted).unwrap_or(launched);
-    watched.seen = Some((launched, ended, lasted));
-    watched
+    (launched, ended, lasted)
 }
 
 /// Waits for somebody to start the container, but not for ever.
@@ -127,7 +225,10 @@ async fn appear(place: Place<'_>) -> Found<'_> {
 
 /// Where the engine cannot tell how a container ended, its launcher may be about to.
 async fn last_word(place: Place<'_>, container: Container<'_>, life: Life) -> Watched {
-    let gone_at = Timestamp::now();
+    let gone_at = life
+        .lost
+        .as_ref()
+        .map_or_else(Timestamp::now, |lost| lost.at.0);
     let is_known = life.state.as_ref().and_then(State::exit_code).is_some();
     if place.registration.launcher != Launcher::Ours && !is_known {
         let told = async {
@@ -140,15 +241,15 @@ async fn last_word(place: Place<'_>, container: Container<'_>, life: Life) -> Wa
     Watched {
         container: Some(container.id().to_owned()),
         seen: seen(&life, gone_at),
-        state: life.state,
-        is_gone: life.is_gone,
         ..Watched::default()
     }
+    .with(life)
 }
 
 /// The times of a container that ran when it was looked at and was gone when its end was waited for.
 fn seen(life: &Life, gone_at: Timestamp) -> Option<(Timestamp, Timestamp, Duration)> {
-    let launched = life.running.as_ref()?.started_at()?;
+    let of_lost = || life.lost.as_ref()?.state.as_ref();
+    let launched = life.running.as_ref().or_else(of_lost)?.started_at()?;
     if life.state.is_some() {
         return None;
     }
@@ -217,6 +318,8 @@ mod tests {
             engine: &engine,
             run_dir: dir.path(),
             registration: &registration,
+            presence: None,
+            control: None,
         };
         let watched = Starter::Another.watch(place, || panic!("it runs")).await;
         assert!(watched.container.is_none() && watched.seen.is_none());
@@ -238,6 +341,8 @@ mod tests {
             engine: &engine,
             run_dir: dir.path(),
             registration: &registration,
+            presence: None,
+            control: None,
         };
         assert!(
             Starter::Another

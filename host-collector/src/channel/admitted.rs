@@ -102,7 +102,7 @@ fn file(run_dir: &Path) -> PathBuf {
 }
 
 /// What is different after every start of the machine (random(4)).
-fn boot() -> Option<String> {
+pub(crate) fn boot() -> Option<String> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(id.trim().to_owned())
 }

@@ -116,7 +116,10 @@ pub(crate) async fn enter(
             let greeted = match greeted {
                 Ok(Ok(greeted)) => greeted,
                 Ok(Err(_)) => return Err(Some(left(account, &who, peer.state(PeerEnd::Alive)))),
-                Err(container) => return Err(Some(left(account, &who, peer.state(container)))),
+                Err(container) => {
+                    let end = peer.settled(container).await;
+                    return Err(Some(left(account, &who, end)));
+                }
             };
             who.resumed = who.resumed.saturating_add(1);
             Ok(Entered {

@@ -1,6 +1,6 @@
 //! The process at the other end of the channel, pinned so that no other can be taken for it.
 
-use std::{io, os::fd::AsFd};
+use std::{io, os::fd::AsFd, time::Duration};
 
 use procwatch::{Identity, Process, State};
 use report::PeerEnd;
@@ -8,7 +8,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::Pid,
 };
-use tokio::{net::UnixStream, process::Child};
+use tokio::{net::UnixStream, process::Child, time::timeout};
 
 use super::pidfd::Pidfd;
 
@@ -86,6 +86,14 @@ impl Peer {
         }
     }
 
+    /// The same, where the engine has said this of the container: it may know a moment earlier.
+    pub(crate) async fn settled(&self, container: PeerEnd) -> PeerEnd {
+        if container == PeerEnd::Exited && !self.is_contained() {
+            let _ = timeout(TO_END, self.exited()).await;
+        }
+        self.state(container)
+    }
+
     /// What is known of it when the engine has said this of the container.
     pub(crate) fn state(&self, container: PeerEnd) -> PeerEnd {
         match self {
@@ -95,6 +103,10 @@ impl Peer {
         }
     }
 }
+
+/// Between an engine's word that a container has ended and the end of its first process: an engine
+/// that has lost sight of it kills it, and has said so by then.
+const TO_END: Duration = Duration::from_secs(2);
 
 /// Of a process that has not ended.
 fn identity(pid: i32) -> Option<Identity> {

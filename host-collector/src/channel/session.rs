@@ -12,11 +12,11 @@ use report::{
     Welcome,
 };
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
-use tokio::{net::UnixStream, sync::mpsc, time::timeout};
+use tokio::{net::UnixStream, time::timeout};
 
 use super::{
-    allowance::Allowance, attendance::Reports, greeting::Greeted, journal::Journal, peer::Peer,
-    voice::Voice, way::Transport,
+    allowance::Allowance, attendance::Reports, greeting::Greeted, journal::Journal, orders::Orders,
+    peer::Peer, voice::Voice, way::Transport,
 };
 
 /// Why the collector hung up on a container.
@@ -53,7 +53,7 @@ pub(crate) struct Session<'a> {
     account: Account,
     resumed: u64,
     on_message: &'a mut (dyn FnMut(&Received) + Send),
-    orders: Option<&'a mut mpsc::Receiver<HostMessage>>,
+    orders: Option<&'a mut Orders>,
 }
 
 impl<'a> Session<'a> {
@@ -96,9 +96,15 @@ impl<'a> Session<'a> {
         (session, peer)
     }
 
-    /// Hands on what comes out of `orders`.
-    pub(crate) fn with_orders(self, orders: Option<&'a mut mpsc::Receiver<HostMessage>>) -> Self {
-        Self { orders, ..self }
+    /// Hands on what comes out of `orders`, after what was said in vain.
+    pub(crate) fn with_orders(mut self, orders: &'a mut Orders) -> Self {
+        for order in orders.unanswered() {
+            self.voice.say(order);
+        }
+        Self {
+            orders: Some(orders),
+            ..self
+        }
     }
 
     /// Listens until the peer has ended, or until `over` says that the run has.
@@ -156,7 +162,7 @@ impl<'a> Session<'a> {
         self.hang_up();
         tokio::select! {
             () = peer.exited() => PeerEnd::Exited,
-            container = over => peer.state(container),
+            container = over => peer.settled(container).await,
         }
     }
 
@@ -191,6 +197,8 @@ impl<'a> Session<'a> {
                 container = over.as_mut() => {
                     if peer.is_contained() {
                         let _ = timeout(LAST_WORDS, self.read_to_end()).await;
+                    } else {
+                        peer.settled(container).await;
                     }
                     return self.drain(End::Over(container));
                 }
@@ -279,6 +287,9 @@ impl<'a> Session<'a> {
 
     fn note(&mut self, message: &Received) {
         self.account.apply(message);
+        if let Some(orders) = &mut self.orders {
+            orders.hear(message);
+        }
         (self.on_message)(message);
     }
 }
@@ -302,8 +313,8 @@ enum End {
 }
 
 /// The next order; `None` if there will be none.
-async fn next(orders: &mut Option<&mut mpsc::Receiver<HostMessage>>) -> Option<HostMessage> {
-    orders.as_mut()?.recv().await
+async fn next(orders: &mut Option<&mut Orders>) -> Option<HostMessage> {
+    orders.as_mut()?.next().await
 }
 
 async fn until(instant: Option<Instant>) {

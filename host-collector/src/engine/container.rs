@@ -30,6 +30,9 @@ pub struct State {
 #[serde(rename_all = "PascalCase", default)]
 struct Inner {
     running: bool,
+    pid: i32,
+    /// Of podman's.
+    conmon_pid: i32,
     #[serde(rename = "OOMKilled")]
     oom_killed: bool,
     exit_code: i32,
@@ -38,10 +41,29 @@ struct Inner {
 }
 
 impl State {
-    /// Whether it runs.
+    /// Whether it runs. One that is being stopped, or is suspended, does not as some engines put it,
+    /// and has not ended either.
     #[must_use]
-    pub const fn is_running(&self) -> bool {
-        self.state.running
+    pub fn is_running(&self) -> bool {
+        self.state.running || (self.was_started() && self.state.finished_at.starts_with(NEVER))
+    }
+
+    /// The number of its first process, if it has one.
+    pub(crate) const fn process(&self) -> Option<i32> {
+        if self.state.pid > 0 {
+            Some(self.state.pid)
+        } else {
+            None
+        }
+    }
+
+    /// The number of the process that tells podman of its end.
+    pub(crate) const fn monitor(&self) -> Option<i32> {
+        if self.state.conmon_pid > 0 {
+            Some(self.state.conmon_pid)
+        } else {
+            None
+        }
     }
 
     /// Whether the kernel ran out of memory for it.
@@ -53,7 +75,7 @@ impl State {
     /// Whether its first process was ever started. The engines write the year 1 where it was not.
     #[must_use]
     pub fn was_started(&self) -> bool {
-        !self.state.started_at.is_empty() && !self.state.started_at.starts_with("0001-")
+        !self.state.started_at.is_empty() && !self.state.started_at.starts_with(NEVER)
     }
 
     /// When its first process was started.
@@ -65,13 +87,13 @@ impl State {
     /// When it had ended.
     #[must_use]
     pub fn finished_at(&self) -> Option<Timestamp> {
-        time(&self.state.finished_at).filter(|_| !self.state.running)
+        time(&self.state.finished_at).filter(|_| !self.is_running())
     }
 
     /// The exit code of its first process, if that was started and has ended.
     #[must_use]
     pub fn exit_code(&self) -> Option<i32> {
-        (self.was_started() && !self.state.running).then_some(self.state.exit_code)
+        (self.was_started() && !self.is_running()).then_some(self.state.exit_code)
     }
 
     /// The network that it joined.
@@ -83,11 +105,22 @@ impl State {
 
 /// The engines write the year 1 for what has not happened.
 fn time(text: &str) -> Option<Timestamp> {
-    let happened = !text.starts_with("0001-");
+    let happened = !text.starts_with(NEVER);
     text.parse().ok().filter(|_| happened)
 }
 
+/// The year 1.
+const NEVER: &str = "0001-";
+
 impl Engine {
+    /// Whether the numbers of processes that it tells are those of this machine, as far as the
+    /// engine says so.
+    pub(crate) async fn is_of_this_machine(&self) -> bool {
+        let arguments = ["info", "--format", "{{.Host.ServiceIsRemote}}"];
+        let answer = self.ask("info", arguments).await;
+        answer.is_ok_and(|answer| answer.trim_ascii() == b"false")
+    }
+
     /// The id of a run's container, found by its label.
     pub async fn labelled(&self, run_id: &RunId) -> Result<Option<String>, EngineError> {
         let filter = format!("label={LABEL}={run_id}");

@@ -76,8 +76,11 @@ async fn attend_to(run_dir: RunDir, listener: Listener) -> Result<i32, RunError>
         let unrecorded = recorded.err().map(|error| error.to_string());
         tell(Word::Launched { unrecorded });
     };
-    let (_, conclusion) = attending.see_through(Starter::Another, launched).await;
-    match conclusion {
+    let ended = attending.see_through(Starter::Another, launched).await;
+    if let Some(remains) = ended.remains {
+        say(&remains.to_string());
+    }
+    match ended.conclusion {
         Conclusion::Run(session, recorded) => {
             say(&summary(&session));
             if let Err(error) = recorded {

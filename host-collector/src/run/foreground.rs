@@ -7,6 +7,7 @@ use super::{
     prepare::Prepared,
     say,
     summary::summary,
+    terminal::Terminal,
 };
 use crate::{
     attend::{Attending, Conclusion, Signals, Starter, exit_code},
@@ -24,10 +25,15 @@ pub(super) async fn run(prepared: Prepared) -> Result<i32, RunError> {
     } = prepared;
     let mut signals = Signals::watch().map_err(SetUpError::from)?;
     let attending = Attending::take_up(&run_dir, &registration).map_err(SetUpError::from)?;
+    let terminal = Terminal::taken();
     let client = engine.launch(&plan(&launch), launch.output);
     let starter = Starter::Client(client.map_err(SetUpError::from)?, &mut signals);
-    let (driven, conclusion) = attending.see_through(starter, std::future::ready(())).await;
-    match conclusion {
+    let ended = attending.see_through(starter, std::future::ready(())).await;
+    terminal.give_back();
+    if let Some(remains) = ended.remains {
+        say(&remains.to_string());
+    }
+    match ended.conclusion {
         Conclusion::NoRun(refusal) => Ok(refusal.map_err(SetUpError::from)?),
         Conclusion::Run(session, recorded) => {
             // A command that could not be started has been named by the entrypoint: that is the one
@@ -38,7 +44,7 @@ pub(super) async fn run(prepared: Prepared) -> Result<i32, RunError> {
             if let Err(error) = recorded {
                 say(&format!("this run is not in the session log: {error}"));
             }
-            Ok(exit_code(&driven).unwrap_or(UNKNOWN))
+            Ok(exit_code(&ended.driven).unwrap_or(UNKNOWN))
         }
     }
 }

@@ -1,6 +1,9 @@
 //! What a session line says of the network, drawn from a run's account.
 
-use report::{Account, Enforcement, Picked, Refusals, RefusedKey, Target, Traffic, Verdict};
+use report::{
+    Account, ChannelState, Enforcement, Picked, Refusals, RefusedKey, Seed, Target, Traffic,
+    Verdict,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{ByReason, ChannelRecord, DeniedHost, GapRecord, ReachedHost, is_false};
@@ -120,11 +123,33 @@ impl Network {
             ..Self::counted(account)
         };
         if !state.is_final() {
-            network.egress_denied_at_least = network.egress_denied.take();
-            network.egress_allowed_at_least = network.egress_allowed.take();
-            network.egress_ech_offered_at_least = network.egress_ech_offered.take();
+            network.are_lower_bounds();
         }
         network
+    }
+
+    /// Of a run under an allowlist whose reports are lost, for this reason.
+    #[must_use]
+    pub fn lost(reason: &str) -> Self {
+        let channel = ChannelRecord {
+            state: ChannelState::Interrupted,
+            transport: None,
+            gaps: Vec::new(),
+            reason: Some(reason.to_owned()),
+            resumed: 0,
+        };
+        let mut network = Self {
+            egress_channel: Some(channel),
+            ..Self::counted(&Account::new(Seed([0; 16])))
+        };
+        network.are_lower_bounds();
+        network
+    }
+
+    fn are_lower_bounds(&mut self) {
+        self.egress_denied_at_least = self.egress_denied.take();
+        self.egress_allowed_at_least = self.egress_allowed.take();
+        self.egress_ech_offered_at_least = self.egress_ech_offered.take();
     }
 
     fn counted(account: &Account) -> Self {

@@ -95,6 +95,12 @@ impl Control {
         }
     }
 
+    /// Has the container end its guest, without waiting for it. `false` where it does not listen.
+    pub(crate) fn stop(&self) -> bool {
+        let order = HostMessage::Stop { grace_ms: GRACE_MS };
+        self.run.orders.try_send(order).is_ok()
+    }
+
     /// Serves verbs for as long as it is polled.
     pub(crate) async fn serve(&self) -> std::convert::Infallible {
         let mut asking = JoinSet::new();
@@ -308,6 +314,8 @@ fn lay(path: &Path, entries: &[String]) -> io::Result<()> {
 
 /// For a container to say what became of a list, and for a verb to say what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// What engines give a container that they stop.
+const GRACE_MS: u64 = 10_000;
 /// Orders that no container has taken: each change waits for the one before it.
 const UNSENT: usize = 8;
 /// Verbs that are answered at once; others wait in the socket's queue.

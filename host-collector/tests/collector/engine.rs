@@ -54,6 +54,7 @@ impl Host {
         host.image(r#"{"Entrypoint":["/usr/local/bin/sandbox-entrypoint"],"Cmd":["/bin/bash"]}"#);
         host.on("pull", "exit 1");
         host.on("cp", "exit 0");
+        host.on("info", "exit 1");
         host.on("kill", "exit 0");
         host.on("exec", "echo 'container is not running' >&2; exit 1");
         host.container(":", &ended(0));
@@ -186,7 +187,7 @@ case "$1" in
     version) echo 99 ;;
     create) echo created ;;
     container) if [ -e running ]; then cat up; elif [ -e begun ]; then cat state; else cat fresh; fi ;;
-    image | pull | cp | kill | logs | exec) . "./$1" ;;
+    image | pull | cp | kill | logs | exec | info) . "./$1" ;;
     ps) if [ -e made ]; then echo the-container; fi ;;
     wait) exec 8<running && flock 8 ;;
     rm) rm -f made running ;;

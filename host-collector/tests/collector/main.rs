@@ -14,6 +14,7 @@ mod engine;
 mod explain;
 mod faults;
 mod log;
+mod lost;
 mod reading;
 mod resume;
 mod run;
