@@ -98,6 +98,8 @@ pub struct Lab {
     way: Way,
     internet: Internet,
     label: String,
+    /// Where its engine's clients stand: conmon writes into the directory that it is started in.
+    place: TempDir,
 }
 
 /// How containers of a lab come to its internet.
@@ -143,6 +145,7 @@ impl Lab {
             way,
             internet,
             label,
+            place: public_directory()?,
         })
     }
 
@@ -156,7 +159,11 @@ impl Lab {
     #[must_use]
     pub fn command<const N: usize>(&self, arguments: [&str; N]) -> Command {
         match &self.way {
-            Way::Network(_) => self.engine.command(arguments),
+            Way::Network(_) => {
+                let mut command = self.engine.command(arguments);
+                command.current_dir(self.place.path());
+                command
+            }
             Way::Uplink(uplink) => {
                 let mut command = uplink.command(self.engine.as_str());
                 command.args(arguments);
@@ -202,11 +209,14 @@ impl Lab {
     /// `host-collector`, to be told what to do.
     #[must_use]
     pub fn collector_verb(&self) -> Command {
-        match (self.engine, &self.way) {
-            (_, Way::Uplink(uplink)) => uplink.command(uplink.collector()),
-            (Engine::Remapped, _) => remapped::beside(self.programs.path("host-collector")),
-            _ => Command::new(self.programs.path("host-collector")),
-        }
+        let collector = self.programs.path("host-collector");
+        let mut command = match (self.engine, &self.way) {
+            (_, Way::Uplink(uplink)) => return uplink.command(uplink.collector()),
+            (Engine::Remapped, _) => remapped::beside(collector),
+            _ => Command::new(collector),
+        };
+        command.current_dir(self.place.path());
+        command
     }
 
     /// `host-collector run` up to the image, in this lab and with these files.

@@ -14,6 +14,8 @@ use crate::internet::Resolver;
 pub enum Deed {
     /// `kill WHO`, `stop WHO`, `continue WHO`: a signal that nobody can catch.
     Signal(Signal, Whom),
+    /// `sacrifice WHO`: the kernel takes that process first where memory runs out.
+    Sacrifice(Whom),
     /// `await TEXT`: until the collector has stored a report that contains it.
     Await(String),
     /// `go on`: the guest need not wait for what follows.
@@ -52,6 +54,7 @@ impl FromStr for Deed {
             "kill" => Self::Signal(Signal::KILL, rest.parse()?),
             "stop" => Self::Signal(Signal::STOP, rest.parse()?),
             "continue" => Self::Signal(Signal::CONT, rest.parse()?),
+            "sacrifice" => Self::Sacrifice(rest.parse()?),
             "await" if !rest.is_empty() => Self::Await(rest.to_owned()),
             "await-end" if rest.is_empty() => Self::AwaitEnd,
             "go" if rest == "on" => Self::GoOn,
@@ -111,6 +114,7 @@ mod tests {
                 "continue entrypoint",
                 Deed::Signal(Signal::CONT, Whom::Entrypoint),
             ),
+            ("sacrifice entrypoint", Deed::Sacrifice(Whom::Entrypoint)),
             ("await a b", Deed::Await("a b".to_owned())),
             ("await-end", Deed::AwaitEnd),
             ("go on", Deed::GoOn),
@@ -124,6 +128,7 @@ mod tests {
             "",
             "kill",
             "kill guest",
+            "sacrifice",
             "resolver",
             "flush",
             "recover all",

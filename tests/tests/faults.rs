@@ -5,6 +5,10 @@
 mod clock;
 #[path = "faults/disks.rs"]
 mod disks;
+#[path = "faults/engine.rs"]
+mod engine;
+#[path = "faults/reboot.rs"]
+mod reboot;
 
 use std::process::ExitCode;
 
@@ -32,6 +36,14 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         for (name, test) in disks::TESTS {
             trials.push(in_lab(engine, &format!("disks::{name}"), &labs, test));
+        }
+        for (name, test) in reboot::TESTS {
+            trials.push(in_lab(engine, &format!("reboot::{name}"), &labs, test));
+        }
+        if engine == Engine::Docker {
+            for (name, test) in engine::TESTS {
+                trials.push(in_lab(engine, &format!("engine::{name}"), &labs, test));
+            }
         }
     }
     Ok(run(&arguments(), trials).exit_code())

@@ -31,6 +31,10 @@ impl Scene<'_> {
     fn act(&self, deed: &Deed) -> anyhow::Result<()> {
         match deed {
             Deed::Signal(signal, whom) => send(self.find(*whom)?, *signal),
+            Deed::Sacrifice(whom) => {
+                let score = format!("/proc/{}/oom_score_adj", self.find(*whom)?.as_raw_pid());
+                fs::write(&score, "1000").with_context(|| format!("write {score}"))
+            }
             Deed::Await(text) => self.stage.journaled(&self.stage.run_id()?, text),
             Deed::GoOn => self.stage.go_on(),
             Deed::AwaitEnd => match self.entrypoint() {

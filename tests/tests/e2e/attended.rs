@@ -159,6 +159,9 @@ fn prepared(lab: &Lab) -> anyhow::Result<()> {
     let run = stage.launch(&[]);
     let mut launcher = Command::new("/usr/bin/python3");
     launcher.arg(example).args(run.get_args());
+    if let Some(place) = run.get_current_dir() {
+        launcher.current_dir(place);
+    }
     for (name, value) in run.get_envs() {
         launcher.env(name, value.context("a variable that is unset")?);
     }

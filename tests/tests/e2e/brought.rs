@@ -18,9 +18,10 @@ use serde_json::Value;
 
 use crate::{LabTest, attended, collected::allow, on_terminal};
 
-pub(crate) const TESTS: [(&str, LabTest); 3] = [
+pub(crate) const TESTS: [(&str, LabTest); 4] = [
     ("a-terminal-is-kept-to-the-guest", terminal),
     ("a-break-of-the-channel-loses-no-report", broken),
+    ("an-order-that-a-break-swallows-is-said-again", ordered),
     (
         "a-run-whose-collector-was-killed-loses-no-report",
         recovered,
@@ -74,9 +75,7 @@ fn broken(lab: &Lab) -> anyhow::Result<()> {
     let running = Running::start(&mut command)?;
     stage.said()?;
     let (run, container) = (stage.run_id()?, lab.container()?);
-    let kill = "kill -KILL $(grep -lz '^stream$' /proc/[0-9]*/cmdline | cut -d / -f 3)";
-    let mut exec = lab.engine().command(["exec", "--user=0:0", &container]);
-    output_of(exec.args(["bash", "-c", kill]))?;
+    signal_stream(lab, &container, "KILL")?;
     stage.stored(&run, "admitted.json", "\"resumed\":1")?;
     stage.go_on()?;
     let Finished { code, stderr, .. } = running.finish()?;
@@ -84,6 +83,50 @@ fn broken(lab: &Lab) -> anyhow::Result<()> {
     let line = stage.files.session_line()?.context("no session line")?;
     let words = words(&line);
     ensure!(words == "complete exec 1 2 3", "{words}: {line}");
+    Ok(())
+}
+
+/// The process in the container that brings the channel gets a signal from root, since from nobody
+/// else it could.
+fn signal_stream(lab: &Lab, container: &str, signal: &str) -> anyhow::Result<()> {
+    let find = "$(grep -lz '^stream$' /proc/[0-9]*/cmdline | cut -d / -f 3)";
+    let kill = format!("kill -{signal} {find}");
+    let mut exec = lab.command(["exec", "--user=0:0", container]);
+    output_of(exec.args(["bash", "-c", &kill])).map(drop)
+}
+
+/// A list that was on its way when the channel broke comes into force on the next one.
+fn ordered(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?.with(&THROUGH_ENGINE);
+    let mut command = stage.launch(&["run"]);
+    command.args([
+        BASE,
+        "--",
+        "bash",
+        "-c",
+        "echo >said; read line <go; exit 3",
+    ]);
+    let running = Running::start(&mut command)?;
+    stage.said()?;
+    let (run, container) = (stage.run_id()?, lab.container()?);
+    signal_stream(lab, &container, "STOP")?;
+    let mut allow = stage.collector();
+    let said = Running::start(allow.args(["allow", &run, "more.test"]))?.finish()?;
+    ensure!(
+        said.code != 0 && said.stderr.contains("did not confirm generation 2"),
+        "{said:?}"
+    );
+    signal_stream(lab, &container, "KILL")?;
+    stage.journaled(&run, "\"outcome\":\"in_force\"")?;
+    stage.go_on()?;
+    let Finished { code, stderr, .. } = running.finish()?;
+    ensure!(code == 3, "{code}: {stderr}");
+    let line = stage.files.session_line()?.context("no session line")?;
+    ensure!(
+        words(&line) == "complete exec 1 0 3"
+            && line.pointer("/egress_policy/generation") == Some(&2.into()),
+        "{line}"
+    );
     Ok(())
 }
 

@@ -70,8 +70,9 @@ impl Image {
         Self::build_with(lab.engine(), "scratch", &dockerfile, lay_root)
     }
 
-    /// Ours, whose entrypoint looks for the collector where it is not.
-    pub(crate) fn deaf(lab: &Lab) -> anyhow::Result<Self> {
+    /// Ours, whose entrypoint looks for the collector where it is not. Under a name of the test's own:
+    /// whoever is done with an image removes it with all of its containers.
+    pub(crate) fn deaf(lab: &Lab, what: &str) -> anyhow::Result<Self> {
         let dockerfile = format!(
             "FROM {BASE}\n\
              RUN cd /usr/local/bin && mv sandbox-entrypoint hearing && \
@@ -79,7 +80,7 @@ impl Image {
              /usr/local/bin/hearing \"$@\"\\n' >sandbox-entrypoint && \
              chmod 755 sandbox-entrypoint\n"
         );
-        Self::build(lab.engine(), "deaf", &dockerfile)
+        Self::build(lab.engine(), what, &dockerfile)
     }
 
     fn build(engine: Engine, what: &str, dockerfile: &str) -> anyhow::Result<Self> {

@@ -136,6 +136,9 @@ pub(crate) fn is_left_as_it_was(launch: &Command) -> anyhow::Result<()> {
     seat.args(["-c", AFTERWARDS])
         .arg(launch.get_program())
         .args(launch.get_args());
+    if let Some(place) = launch.get_current_dir() {
+        seat.current_dir(place);
+    }
     for (name, value) in launch.get_envs() {
         match value {
             Some(value) => seat.env(name, value),

@@ -1,22 +1,31 @@
-//! What a record vouches for, where no case can bring it about: a container that cannot report, and
-//! more names than any line holds. `complete`, `gap`, `interrupted` and `not_applicable` are cases.
+//! What a record vouches for, where no case can bring it about: a container that cannot report or
+//! finds nobody, and more names than any line holds. `complete`, `gap`, `interrupted` and
+//! `not_applicable` are cases.
 
-use std::process::Command;
+use std::{fs, process::Command};
 
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
     contained::{BASE, Lab, Stage},
-    process::{Finished, Running},
+    process::{Finished, Running, output_of},
     trials::LabTest,
 };
 use serde_json::Value;
 
-use crate::image::Image;
+use crate::{by_hand, image::Image};
 
-pub(crate) const TESTS: [(&str, LabTest); 3] = [
+pub(crate) const TESTS: [(&str, LabTest); 5] = [
     (
         "a-run-that-must-report-and-cannot-is-refused",
         deaf_and_required,
+    ),
+    (
+        "a-run-that-need-not-report-and-cannot-has-never-connected",
+        deaf_and_best_effort,
+    ),
+    (
+        "a-run-of-another-launcher-s-without-its-socket-has-never-connected",
+        unlinked,
     ),
     (
         "a-run-that-need-not-report-and-does-is-complete",
@@ -39,7 +48,7 @@ fn run(stage: &Stage<'_>, options: &[&str], image: &str, guest: &str) -> anyhow:
 }
 
 fn deaf_and_required(lab: &Lab) -> anyhow::Result<()> {
-    let (stage, image) = (Stage::set(lab)?, Image::deaf(lab)?);
+    let (stage, image) = (Stage::set(lab)?, Image::deaf(lab, "deaf-required")?);
     let Finished {
         code,
         stdout,
@@ -55,6 +64,73 @@ fn deaf_and_required(lab: &Lab) -> anyhow::Result<()> {
         "a line for what was never launched"
     );
     Ok(())
+}
+
+/// Refused and allowed as ever, and nothing of it is known: not even that nothing was refused.
+fn never_connected(line: &Value) -> anyhow::Result<()> {
+    let said = |at| line.pointer(at).cloned().unwrap_or_default();
+    ensure!(
+        said("/egress_channel/state") == "never_connected"
+            && said("/egress_denied").is_null()
+            && said("/egress_denied_at_least").is_null()
+            && said("/egress_enforcement").is_null()
+            && said("/exit_code") == 3,
+        "{line}"
+    );
+    Ok(())
+}
+
+fn deaf_and_best_effort(lab: &Lab) -> anyhow::Result<()> {
+    lab.internet().reset()?;
+    let (stage, image) = (Stage::set(lab)?, Image::deaf(lab, "deaf-best-effort")?);
+    let options = ["--transport=socket", "--report=best-effort"];
+    let Finished { code, stderr, .. } = run(&stage, &options, &image.name, REFUSED)?;
+    ensure!(code == 3, "{code}: {stderr}");
+    never_connected(&stage.files.session_line()?.context("no line")?)?;
+    let account = lab.internet().account()?;
+    ensure!(
+        account.reached.iter().eq(["allowed.test:443/tcp"]),
+        "{account:?}"
+    );
+    Ok(())
+}
+
+/// Prepared for another program, whose container finds nobody: the socket was taken away meanwhile.
+fn unlinked(lab: &Lab) -> anyhow::Result<()> {
+    lab.internet().reset()?;
+    let stage = Stage::set(lab)?;
+    let mut prepare = stage.launch(&["prepare"]);
+    prepare.args(["--transport=socket", "--report=best-effort"]);
+    prepare.args([BASE, "--", "bash", "-c", REFUSED]);
+    let prepared: Value = serde_json::from_str(&output_of(&mut prepare)?)?;
+    let run = stage.run_id()?;
+    let runs = stage.runtime().join("host-collector/runs");
+    fs::remove_file(runs.join(&run).join("channel/report.sock"))?;
+    let Finished { code, stderr, .. } = by_hand::finish(launch(lab, &prepared)?)?;
+    ensure!(code == 3, "{code}: {stderr}");
+    never_connected(&stage.finish(&run)?)?;
+    output_of(&mut lab.command(["rm", "--force", &lab.container()?]))?;
+    let account = lab.internet().account()?;
+    ensure!(
+        account.reached.iter().eq(["allowed.test:443/tcp"]),
+        "{account:?}"
+    );
+    Ok(())
+}
+
+/// What a launcher makes of what `prepare` tells it.
+fn launch(lab: &Lab, prepared: &Value) -> anyhow::Result<Command> {
+    let mut command = lab.command([]);
+    for argument in prepared["arguments"].as_array().context("no arguments")? {
+        command.arg(argument.as_str().context("no argument")?);
+    }
+    for (name, value) in prepared["environment"]
+        .as_object()
+        .context("no variables")?
+    {
+        command.env(name, value.as_str().context("no value")?);
+    }
+    Ok(command)
 }
 
 fn best_effort(lab: &Lab) -> anyhow::Result<()> {

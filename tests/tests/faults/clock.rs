@@ -63,6 +63,9 @@ fn with_clock(stage: &Stage<'_>, step: &Path) -> Command {
         .arg(step)
         .arg(run.get_program())
         .args(run.get_args());
+    if let Some(place) = run.get_current_dir() {
+        command.current_dir(place);
+    }
     for (name, value) in run.get_envs() {
         if let Some(value) = value {
             command.env(name, value);
