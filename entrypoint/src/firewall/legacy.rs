@@ -291,12 +291,18 @@ const MOST_RANGES: usize = 4096;
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{
+        collections::BTreeSet,
+        io::{Read as _, Write as _},
+    };
 
     use nix::sched::{CloneFlags, unshare};
 
     use super::*;
-    use crate::firewall::plan::tests::plan;
+    use crate::firewall::{
+        outside::{DENIED, OPENED, OUTSIDE, carries, dial, run as shell, with_a_host_outside},
+        plan::tests::plan,
+    };
 
     /// Whatever runs in this thread from now on has a network of its own with these rules.
     fn loaded(list: &str, ingress: &[&str]) -> Tables {
@@ -482,5 +488,36 @@ mod tests {
             failure.one_line(),
             format!("load the firewall: no /usr/sbin/no-such in the image; {INSTALL}")
         );
+    }
+
+    #[test]
+    fn what_was_opened_without_rules_ends_with_them_and_what_they_let_through_goes_on() {
+        let taken = with_a_host_outside();
+        let plan = plan("example.com:22", &[]);
+        let load = || Tables::load(&plan).map_err(|failure| failure.one_line());
+        let (mut tables, _) = load().unwrap();
+        let to = format!("{OUTSIDE}:{OPENED}").parse().unwrap();
+        tables.open(&[to], 60).unwrap();
+        let [ours, theirs] = dial(OPENED, &taken);
+        assert!(carries([&ours, &theirs]));
+        for family in ["iptables-legacy", "ip6tables-legacy"] {
+            shell(&format!(
+                "for hook in INPUT OUTPUT FORWARD; do {family} -P $hook ACCEPT; done
+                 for table in filter nat mangle; do {family} -t $table -F; {family} -t $table -X; done
+                 {family} -A OUTPUT -m conntrack --ctstate ESTABLISHED -j ACCEPT"
+            ));
+        }
+        let [mut denied, theirs_of_denied] = dial(DENIED, &taken);
+        assert!(carries([&denied, &theirs_of_denied]));
+        for family in ["iptables-legacy", "ip6tables-legacy"] {
+            shell(&format!("{family} -F OUTPUT"));
+        }
+        let (tables, _) = load().unwrap();
+        assert!(carries([&ours, &theirs]), "it was let through before");
+        denied.write_all(b"x").unwrap();
+        let error = denied.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+        let counted = tables.counters().map_err(|failure| failure.one_line());
+        assert_eq!(counted.unwrap().packets, 1);
     }
 }

@@ -6,6 +6,8 @@ mod held;
 mod legacy;
 mod nftables;
 mod opened;
+#[cfg(test)]
+mod outside;
 mod plan;
 mod program;
 

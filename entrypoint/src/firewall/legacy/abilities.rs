@@ -55,7 +55,8 @@ impl Ability {
             Self::Tracking => (
                 "filter",
                 TRIAL,
-                "-m conntrack --ctstate ESTABLISHED,DNAT -m connmark --mark 1",
+                "-m conntrack --ctstate ESTABLISHED,DNAT -m connmark --mark 1/1 \
+                 -j CONNMARK --set-mark 1",
             ),
             Self::Answering => ("filter", TRIAL, "-p 6 -j REJECT --reject-with tcp-reset"),
             Self::Logging => ("filter", TRIAL, "-j NFLOG --nflog-group 4100"),

@@ -2,7 +2,7 @@
 
 use super::{
     abilities::{Abilities, Ability},
-    rules::{ESTABLISHED, INGRESS, link_control},
+    rules::{INGRESS, LET_THROUGH, accept_known, link_control},
     script::{Family, Table, tcp, udp},
 };
 use crate::{
@@ -20,7 +20,7 @@ pub(super) fn judge(
     table: &mut Table,
 ) {
     table.rule(INPUT, "-i lo -j ACCEPT");
-    table.rule(INPUT, ESTABLISHED);
+    accept_known(INPUT, family, table);
     link_control(INPUT, family, abilities, table);
     if abilities.contains(&Ability::Sorting) {
         for stray in ["broadcast", "multicast"] {
@@ -42,7 +42,7 @@ fn publish(ingress: &[IngressPort], here: &Surroundings, family: Family, table: 
         .collect();
     for gateway in family.addresses(&here.gateways) {
         for open in &open {
-            table.rule(INPUT, format_args!("-s {gateway} {open} -j ACCEPT"));
+            table.rule(INPUT, format_args!("-s {gateway} {open} -j {LET_THROUGH}"));
         }
     }
     // Who has no neighbours has no address that could be dialled either.
@@ -53,7 +53,7 @@ fn publish(ingress: &[IngressPort], here: &Surroundings, family: Family, table: 
         table.rule(INPUT, format_args!("-s {net} -j {INGRESS}"));
     }
     for open in open {
-        table.rule(INPUT, open + " -j ACCEPT");
+        table.rule(INPUT, format_args!("{open} -j {LET_THROUGH}"));
     }
 }
 
@@ -97,9 +97,9 @@ mod tests {
     fn the_gateway_is_admitted_before_its_network_is_turned_away() {
         let text = judged(&["tcp:80"], &["172.17.0.2/16"], &["172.17.0.1"], Family::V4);
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
-        let gateway = at("-s 172.17.0.1 -p 6 -m tcp --dport 80 -j ACCEPT");
+        let gateway = at("-s 172.17.0.1 -p 6 -m tcp --dport 80 -j sandbox_let_through");
         let neighbours = at("-s 172.17.0.0/16 -j sandbox_ingress");
-        let everybody = at("-A sandbox_input -p 6 -m tcp --dport 80 -j ACCEPT");
+        let everybody = at("-A sandbox_input -p 6 -m tcp --dport 80 -j sandbox_let_through");
         assert!(gateway < neighbours && neighbours < everybody, "{text}");
     }
 

@@ -46,6 +46,7 @@ impl Rules<'_> {
             table.policy(hook, "DROP");
         }
         self.refuse(&mut table);
+        let_through(&mut table);
         self.judge_others(&mut table);
         self.judge_proxy(&mut table);
         self.judge_opened(&mut table);
@@ -98,31 +99,32 @@ impl Rules<'_> {
     fn judge_proxy(&self, table: &mut Table) {
         for resolver in self.family.addresses(&self.plan.here.resolvers) {
             for dns in [udp("dport", 53, 53), tcp("dport", 53, 53)] {
-                table.rule(PROXY, format_args!("-d {resolver} {dns} -j ACCEPT"));
+                table.rule(PROXY, format_args!("-d {resolver} {dns} -j {CLAIMED}"));
             }
         }
         if let Some(port) = self.plan.upstream_port {
-            table.rule(PROXY, tcp("dport", port, port) + " -j ACCEPT");
+            let upstream = tcp("dport", port, port);
+            table.rule(PROXY, format_args!("{upstream} -j {CLAIMED}"));
         }
         for net in self.family.of(self.plan.lifted.iter().copied()) {
-            table.rule(PROXY, format_args!("-d {net} -p 6 -j ACCEPT"));
+            table.rule(PROXY, format_args!("-d {net} -p 6 -j {CLAIMED}"));
         }
         for net in self.family.of(self.plan.guarded.iter().copied()) {
             table.rule(PROXY, format_args!("-d {net} -j {PACKET}"));
         }
-        table.rule(PROXY, "-p 6 -j ACCEPT");
+        table.rule(PROXY, format_args!("-p 6 -j {CLAIMED}"));
         table.rule(PROXY, format_args!("-j {PACKET}"));
     }
 
     /// Where [`OPENED`] leads to: the proxy's word opens what the proxy could dial, no more.
     fn judge_opened(&self, table: &mut Table) {
         for net in self.family.of(self.plan.lifted.iter().copied()) {
-            table.rule(GUARDED, format_args!("-d {net} -j ACCEPT"));
+            table.rule(GUARDED, format_args!("-d {net} -j {LET_THROUGH}"));
         }
         for net in self.family.of(self.plan.guarded.iter().copied()) {
             table.rule(GUARDED, format_args!("-d {net} -j RETURN"));
         }
-        table.rule(GUARDED, "-j ACCEPT");
+        table.rule(GUARDED, format_args!("-j {LET_THROUGH}"));
         if self.can(Ability::Expiring) {
             // One that ended long ago: a kernel that has no such rules says so at the start.
             table.rule(OPENED, "-m time --datestop 1970-01-02T00:00:00 -j DROP");
@@ -146,13 +148,13 @@ impl Rules<'_> {
             let redirected = "-m conntrack --ctstate DNAT";
             table.rule(OUTPUT, format_args!("-d {net} {redirected} -j ACCEPT"));
         }
-        table.rule(OUTPUT, ESTABLISHED);
+        accept_known(OUTPUT, self.family, table);
         let proxy = owned(self.plan.proxy_uid);
         table.rule(OUTPUT, format_args!("{proxy} -j {PROXY}"));
         for uid in self.plan.root_uids() {
             for dns in [udp("dport", 53, 53), tcp("dport", 53, 53)] {
                 let root = owned(uid);
-                table.rule(OUTPUT, format_args!("{dns} {root} -j ACCEPT"));
+                table.rule(OUTPUT, format_args!("{dns} {root} -j {CLAIMED}"));
             }
         }
         table.rule(OUTPUT, format_args!("-j {OPENED}"));
@@ -165,7 +167,7 @@ impl Rules<'_> {
 
     fn accept_ranges(&self, table: &mut Table) {
         for to in listed(self.plan, self.family) {
-            table.rule(RANGES, to + " -j ACCEPT");
+            table.rule(RANGES, format_args!("{to} -j {LET_THROUGH}"));
         }
     }
 
@@ -287,6 +289,29 @@ pub(super) fn link_control(chain: &str, family: Family, abilities: &Abilities, t
     }
 }
 
+/// Notes on a flow that it was let through: what belongs to it passes for that.
+fn let_through(table: &mut Table) {
+    for (chain, mark) in [(CLAIMED, OURS), (LET_THROUGH, OTHERS_MARK)] {
+        table.rule(chain, format_args!("-j CONNMARK --set-mark {mark:#x}"));
+        table.rule(chain, "-j ACCEPT");
+    }
+}
+
+/// More of a flow that was let through, and what the kernel itself says of flows.
+pub(super) fn accept_known(chain: &str, family: Family, table: &mut Table) {
+    let either = format!("-m connmark --mark {OURS:#x}/{:#x}", !1_u32);
+    let known = format!("-m conntrack --ctstate ESTABLISHED {either}");
+    table.rule(chain, known + " -j ACCEPT");
+    let errors = match family {
+        Family::V4 => "-p 1",
+        Family::V6 => "-p 58",
+    };
+    for said in [errors, "-p 6 -m tcp --tcp-flags RST RST"] {
+        let related = format!("{said} -m conntrack --ctstate RELATED");
+        table.rule(chain, related + " -j ACCEPT");
+    }
+}
+
 /// Sent by a user.
 pub(super) fn owned(uid: u32) -> String {
     format!("-m owner --uid-owner {uid}")
@@ -304,13 +329,17 @@ fn log(reason: &str) -> String {
     )
 }
 
-/// What belongs to a connection that was let through.
-pub(super) const ESTABLISHED: &str = "-m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT";
+/// Where flows of others are noted as let through, and pass.
+pub(super) const LET_THROUGH: &str = "sandbox_let_through";
+/// Where flows of ours are.
+const CLAIMED: &str = "sandbox_claimed";
 /// Judges what leaves.
 pub(super) const OUTPUT: &str = "sandbox_output";
 const OTHERS: &str = "sandbox_others";
-/// The mark of flows of ours: that of the table of nftables.
+/// The mark of flows of ours, and that of others that were let through: those of the table of
+/// nftables.
 const OURS: u32 = 0x5e99_e550;
+const OTHERS_MARK: u32 = OURS | 1;
 /// Judges what the proxy sends.
 pub(super) const PROXY: &str = "sandbox_proxy";
 /// Filled while the guest runs: what names of the list resolved to.
@@ -331,7 +360,9 @@ pub(super) const REDIRECT: &str = "sandbox_redirect";
 const NAMES: &str = "sandbox_names";
 const RANGES: &str = "sandbox_ranges";
 const STREAMS: &str = "sandbox_streams";
-const FILTER_CHAINS: [&str; 11] = [
+const FILTER_CHAINS: [&str; 13] = [
+    LET_THROUGH,
+    CLAIMED,
     RANGES,
     REFUSE,
     PACKET,
@@ -476,10 +507,10 @@ mod tests {
     fn the_proxy_dials_what_is_lifted_before_what_is_guarded_is_refused() {
         let [text, _] = whole("a.example@10.1.0.0/16");
         let order = [
-            "-A sandbox_proxy -d 10.0.0.53 -p 17 -m udp --dport 53 -j ACCEPT\n",
-            "-A sandbox_proxy -d 10.1.0.0/16 -p 6 -j ACCEPT\n",
+            "-A sandbox_proxy -d 10.0.0.53 -p 17 -m udp --dport 53 -j sandbox_claimed\n",
+            "-A sandbox_proxy -d 10.1.0.0/16 -p 6 -j sandbox_claimed\n",
             "-A sandbox_proxy -d 10.0.0.0/8 -j sandbox_packet\n",
-            "-A sandbox_proxy -p 6 -j ACCEPT\n",
+            "-A sandbox_proxy -p 6 -j sandbox_claimed\n",
             "-A sandbox_proxy -j sandbox_packet\n",
         ];
         assert!(places(&text, order).is_sorted(), "{text}");
@@ -489,9 +520,9 @@ mod tests {
     fn what_was_opened_is_accepted_unless_it_is_guarded() {
         let [text, _] = whole("a.example@10.1.0.0/16");
         let order = [
-            "-A sandbox_guarded -d 10.1.0.0/16 -j ACCEPT\n",
+            "-A sandbox_guarded -d 10.1.0.0/16 -j sandbox_let_through\n",
             "-A sandbox_guarded -d 10.0.0.0/8 -j RETURN\n",
-            "-A sandbox_guarded -j ACCEPT\n",
+            "-A sandbox_guarded -j sandbox_let_through\n",
         ];
         assert!(places(&text, order).is_sorted(), "{text}");
     }
@@ -501,11 +532,13 @@ mod tests {
         let [v4, v6] = whole("example.com, 10.0.0.0/8:5432, [2001:db8:1::/48]:22-23");
         places(
             &v4,
-            ["-A sandbox_ranges -d 10.0.0.0/8 -p 6 -m tcp --dport 5432 -j ACCEPT\n"],
+            ["-A sandbox_ranges -d 10.0.0.0/8 -p 6 -m tcp --dport 5432 -j sandbox_let_through\n"],
         );
         places(
             &v6,
-            ["-A sandbox_ranges -d 2001:db8:1::/48 -p 6 -m tcp --dport 22:23 -j ACCEPT\n"],
+            [
+                "-A sandbox_ranges -d 2001:db8:1::/48 -p 6 -m tcp --dport 22:23 -j sandbox_let_through\n",
+            ],
         );
         assert!(
             !v4.contains("2001:") && !v6.contains("10.0.0.0"),
@@ -603,6 +636,36 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_a_flow_passes_for_the_mark_of_what_let_it_through() {
+        for (text, errors) in whole("example.com:22").iter().zip(["-p 1", "-p 58"]) {
+            for chain in ["sandbox_output", "sandbox_input"] {
+                let lines: Vec<_> = text
+                    .lines()
+                    .filter_map(|line| line.strip_prefix(&format!("-A {chain} ")))
+                    .filter(|rule| rule.contains("ESTABLISHED") || rule.contains("RELATED"))
+                    .collect();
+                assert_eq!(
+                    lines,
+                    [
+                        "-m conntrack --ctstate ESTABLISHED -m connmark --mark 0x5e99e550/0xfffffffe \
+                         -j ACCEPT",
+                        &format!("{errors} -m conntrack --ctstate RELATED -j ACCEPT"),
+                        "-p 6 -m tcp --tcp-flags RST RST -m conntrack --ctstate RELATED -j ACCEPT",
+                    ],
+                    "{chain}"
+                );
+            }
+            let order = [
+                "-A sandbox_claimed -j CONNMARK --set-mark 0x5e99e550\n",
+                "-A sandbox_claimed -j ACCEPT\n",
+                "-A sandbox_let_through -j CONNMARK --set-mark 0x5e99e551\n",
+                "-A sandbox_let_through -j ACCEPT\n",
+            ];
+            assert!(places(text, order).is_sorted(), "{text}");
         }
     }
 }
