@@ -2,6 +2,9 @@
 //!
 //! Whatever PID 1 changes of them goes through [`Firewall`]: what does not is somebody else's doing.
 
+mod backend;
+mod counters;
+mod finding;
 mod held;
 mod legacy;
 mod nftables;
@@ -20,14 +23,17 @@ use std::{
 use policy::{AddressRule, HostName, Policy};
 use sha2::{Digest as _, Sha256};
 
-pub(crate) use self::{
-    held::Held,
-    plan::{AddressPlan, Plan},
-};
 use self::{
+    backend::{Backend, Loaded, not_so_loaded},
     legacy::Tables,
     nftables::Table,
-    opened::{Kept, Opened},
+    opened::Opened,
+};
+pub(crate) use self::{
+    counters::Counters,
+    finding::Finding,
+    held::Held,
+    plan::{AddressPlan, Plan},
 };
 use crate::failure::Failure;
 
@@ -55,12 +61,6 @@ pub(crate) struct Firewall {
     degradations: Vec<String>,
 }
 
-/// What the rules were made of.
-enum Loaded {
-    ByName(Plan),
-    ByAddress(AddressPlan),
-}
-
 /// What is to be opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request<'a> {
@@ -70,55 +70,6 @@ pub(crate) struct Request<'a> {
     pub(crate) endpoints: &'a [SocketAddr],
     /// For how long from now.
     pub(crate) seconds: u32,
-}
-
-/// Where the rules are. All of them have the same effect, or say what they lack.
-enum Backend {
-    Nftables(Table),
-    Legacy(Tables),
-}
-
-/// What others did to the rules.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub(crate) enum Finding {
-    /// Nothing of consequence.
-    #[default]
-    Nothing,
-    /// They changed them: who.
-    Changed(String),
-    /// They overrode them, which loading them again does not mend: how, and who.
-    Overridden(String),
-}
-
-impl Finding {
-    /// This, or what was found besides where this is nothing.
-    fn or(self, other: Self) -> Self {
-        match self {
-            Self::Nothing => other,
-            Self::Changed(_) | Self::Overridden(_) => self,
-        }
-    }
-}
-
-/// What was refused, in packets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Counters {
-    /// Refused on their way out.
-    pub(crate) packets: u64,
-    /// Of UDP 443.
-    pub(crate) quic: u64,
-    /// Refused on their way in.
-    pub(crate) ingress: u64,
-}
-
-impl Counters {
-    fn map2(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            packets: f(self.packets, other.packets),
-            quic: f(self.quic, other.quic),
-            ingress: f(self.ingress, other.ingress),
-        }
-    }
 }
 
 impl Firewall {
@@ -169,42 +120,25 @@ impl Firewall {
 
     /// What the report calls the backend.
     pub(crate) const fn backend(&self) -> &'static str {
-        match &self.backend {
-            Backend::Nftables(_) => "nftables",
-            Backend::Legacy(_) => "iptables-legacy",
-        }
+        self.backend.name()
     }
 
     /// What could not be had and was done without, one sentence each.
     pub(crate) fn degradations(&self) -> impl Iterator<Item = String> {
-        let lacks = match &self.backend {
-            Backend::Nftables(_) => Vec::new(),
-            Backend::Legacy(tables) => tables.degradations(),
-        };
+        let lacks = self.backend.degradations();
         let own = self.degradations.iter().cloned();
         own.chain(lacks.into_iter().map(str::to_owned))
     }
 
     /// Whether refused packets are handed over on [`LOG_GROUP`].
     pub(crate) fn logs(&self) -> bool {
-        match &self.backend {
-            Backend::Nftables(_) => true,
-            Backend::Legacy(tables) => tables.logs(),
-        }
-    }
-
-    /// Whether refused packets are counted.
-    fn counts(&self) -> bool {
-        match &self.backend {
-            Backend::Nftables(_) => true,
-            Backend::Legacy(tables) => tables.counts(),
-        }
+        self.backend.logs()
     }
 
     /// Leaves out of the account what was counted until now: it is the self-test's. Whether it is
     /// as much as the rules refused, if they count at all.
     pub(crate) fn set_aside(&mut self, refused: u64) -> Result<bool, Failure> {
-        if !self.counts() {
+        if !self.backend.counts() {
             return Ok(true);
         }
         let counted = self.counters()?;
@@ -220,10 +154,7 @@ impl Firewall {
             endpoints,
             seconds,
         } = request;
-        match &mut self.backend {
-            Backend::Nftables(table) => table.open(endpoints, seconds)?,
-            Backend::Legacy(tables) => tables.open(endpoints, seconds)?,
-        }
+        self.backend.open(endpoints, seconds)?;
         let now = Instant::now();
         let until = now + Duration::from_secs(seconds.into());
         self.opened.note(name, endpoints, until, now);
@@ -240,22 +171,19 @@ impl Firewall {
         };
         let plan = plan.following(policy);
         let kept = self.opened.keep(policy, Instant::now());
-        match &mut self.backend {
-            Backend::Nftables(table) => table.follow(&plan, &kept)?,
-            Backend::Legacy(tables) => tables.follow(&plan, &kept)?,
-        }
+        self.backend.follow(&plan, &kept)?;
         self.plan = Loaded::ByName(plan);
         Ok(())
     }
 
     /// The same where addresses decide. Of what was open, what is `held` stays so.
     pub(crate) fn follow_addresses(&mut self, policy: &Policy, held: Held) -> Result<(), Failure> {
-        let (Backend::Nftables(table), Loaded::ByAddress(before)) = (&mut self.backend, &self.plan)
-        else {
+        let Loaded::ByAddress(before) = &self.plan else {
             return Err(not_so_loaded());
         };
         let plan = before.following(policy)?;
-        table.follow_addresses(before, &plan, &held.all(Instant::now()))?;
+        let still = held.all(Instant::now());
+        self.backend.follow_addresses(before, &plan, &still)?;
         self.plan = Loaded::ByAddress(plan);
         self.held = held;
         Ok(())
@@ -267,22 +195,8 @@ impl Firewall {
         let now = Instant::now();
         let until = self.held.end_of(opening, until);
         let seconds = held::seconds(until.saturating_duration_since(now));
-        match &mut self.backend {
-            Backend::Nftables(table) => table.open_range(opening, seconds)?,
-            // What addresses decide by is never loaded there.
-            Backend::Legacy(_) => return Err(io::ErrorKind::Unsupported.into()),
-        }
+        self.backend.open_range(opening, seconds)?;
         self.held.note(opening, until, now);
-        Ok(())
-    }
-
-    /// Each for as long as it has left.
-    fn reopen(&mut self, open: &[Kept]) -> io::Result<()> {
-        if let Backend::Nftables(table) = &mut self.backend {
-            table.restore(open)?;
-            table.hold(&self.held.all(Instant::now()))?;
-        }
-        // The legacy tables come with theirs.
         Ok(())
     }
 
@@ -296,66 +210,38 @@ impl Firewall {
     pub(crate) fn reload(&mut self, at_least: Counters) -> Result<(), Failure> {
         let counted = self.counters().unwrap_or(self.carried);
         let open = self.opened.all(Instant::now());
-        match (&mut self.backend, &self.plan) {
-            (Backend::Nftables(table), Loaded::ByName(plan)) => table.reload(&plan.ruleset())?,
-            (Backend::Nftables(table), Loaded::ByAddress(plan)) => table.reload(&plan.ruleset())?,
-            (Backend::Legacy(tables), Loaded::ByName(plan)) => tables.follow(plan, &open)?,
-            // What addresses decide by is never loaded there.
-            (Backend::Legacy(_), Loaded::ByAddress(_)) => {}
-        }
+        self.backend.reload(&self.plan, &open)?;
         self.carried = counted.map2(at_least, u64::max);
         self.set_aside = Counters::default();
+        let held = self.held.all(Instant::now());
         let reopened = self
-            .reopen(&open)
+            .backend
+            .reopen(&open, &held)
             .map_err(Failure::system("open again what was open"));
         match reopened.and_then(|()| self.counters()) {
             // Whoever undid it since is found next, and answered as anybody is.
-            Err(_) if self.has_news() => Ok(()),
+            Err(_) if self.backend.has_news() => Ok(()),
             checked => checked.map(drop),
-        }
-    }
-
-    /// Whether others did something that is still to be found.
-    fn has_news(&mut self) -> bool {
-        match &mut self.backend {
-            Backend::Nftables(table) => table.has_news().unwrap_or(false),
-            Backend::Legacy(_) => false,
         }
     }
 
     /// Waits for what others do to the rules. Of the legacy tables the kernel tells nobody.
     pub(crate) async fn changed(&mut self) -> io::Result<Finding> {
-        match &mut self.backend {
-            Backend::Nftables(table) => table.changed().await,
-            Backend::Legacy(_) => std::future::pending().await,
-        }
+        self.backend.changed().await
     }
 
     /// Looks what others did to the rules until now.
     pub(crate) fn look(&mut self) -> io::Result<Finding> {
-        match &mut self.backend {
-            Backend::Nftables(table) => table.look(),
-            Backend::Legacy(_) => Ok(Finding::Nothing),
-        }
+        self.backend.look()
     }
 
     /// What was counted since rules were first loaded, less what was set aside.
     pub(crate) fn counters(&self) -> Result<Counters, Failure> {
-        let counted = match &self.backend {
-            Backend::Nftables(table) => table.counters()?,
-            Backend::Legacy(tables) => tables.counters()?,
-        };
+        let counted = self.backend.counters()?;
         let counted = counted.map2(self.set_aside, u64::saturating_sub);
         Ok(counted.map2(self.carried, u64::saturating_add))
     }
 }
-
-/// Whoever decides knows by what.
-fn not_so_loaded() -> Failure {
-    Failure::setup("change the list", "these rules are of another kind", DEFECT)
-}
-
-const DEFECT: &str = "report this as a defect";
 
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
