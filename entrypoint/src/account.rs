@@ -65,8 +65,12 @@ impl Account {
     /// The proxy is gone: nothing leaves, and what it had not told yet is not counted.
     pub(crate) fn begin_outage(&mut self, why: &str) {
         let now = self.now();
-        let from = self.outage.take().map_or(now, |(from, _)| from);
-        self.begin_gap(GapKind::Outage, from, &format!("{why}; {UNTOLD}"));
+        let known = self.outage.take();
+        let from = known.as_ref().map_or(now, |(from, _)| *from);
+        // One that cannot be started is tried again and again, and fails for the same reason.
+        if known.is_none_or(|(_, told)| told != why) {
+            self.begin_gap(GapKind::Outage, from, &format!("{why}; {UNTOLD}"));
+        }
         self.outage = Some((from, why.to_owned()));
     }
 
@@ -241,6 +245,7 @@ mod tests {
     fn an_outage_is_reported_when_it_begins_and_when_it_ends() {
         let mut account = account();
         account.begin_outage("gone");
+        account.begin_outage("gone again");
         account.begin_outage("gone again");
         account.end_outage();
         account.end_outage();

@@ -59,25 +59,15 @@ impl Proxy {
                     .stderr(Stdio::null()),
             )
             .map_err(fail)?;
-        hand_over(&ours, listeners).map_err(fail)?;
-        let message = encode(&ToProxy::Start(Box::new(start.clone())), link::MAX_FRAME);
-        (&ours)
-            .write_all(&message.map_err(io::Error::other).map_err(fail)?)
-            .map_err(fail)?;
+        let pid = child.id().cast_signed();
         let mut reader = FrameReader::new(link::MAX_FRAME);
-        let degradations = match first_answer(&ours, &mut reader).map_err(fail)? {
-            FromProxy::Ready { degradations, .. } => degradations,
-            FromProxy::Failed { detail } => return Err(fail(io::Error::other(detail.to_string()))),
-            FromProxy::Denied(_)
-            | FromProxy::Allowed(_)
-            | FromProxy::Open(_)
-            | FromProxy::Policy { .. }
-            | FromProxy::Drained => {
-                return Err(fail(io::Error::other("it spoke before it was ready")));
-            }
-        };
+        let degradations = introduce(&ours, &mut reader, listeners, start).map_err(|error| {
+            // One that only took too long has the listeners, and would serve beside the next.
+            kill(pid);
+            fail(error)
+        })?;
         Ok(Self {
-            pid: child.id().cast_signed(),
+            pid,
             degradations,
             link: Link::new(ours, reader).map_err(fail)?,
         })
@@ -126,15 +116,41 @@ impl Proxy {
 
     /// Ends it: it did not do as it was told.
     pub(crate) fn kill(&self) {
-        if let Some(pid) = Pid::from_raw(self.pid) {
-            // If it has ended by itself, that is what was wanted.
-            let _ = kill_process(pid, Signal::KILL);
-        }
+        kill(self.pid);
     }
 
     fn tell(&mut self, message: &ToProxy) -> io::Result<()> {
         self.link
             .say(encode(message, link::MAX_FRAME).map_err(io::Error::other)?)
+    }
+}
+
+/// Tells a proxy all that it must know, and hears what it has to do without.
+fn introduce(
+    mut stream: &UnixStream,
+    reader: &mut FrameReader,
+    listeners: &Listeners,
+    start: &Start,
+) -> io::Result<Vec<Printable>> {
+    hand_over(stream, listeners)?;
+    let message = encode(&ToProxy::Start(Box::new(start.clone())), link::MAX_FRAME);
+    stream.write_all(&message.map_err(io::Error::other)?)?;
+    match first_answer(stream, reader)? {
+        FromProxy::Ready { degradations, .. } => Ok(degradations),
+        FromProxy::Failed { detail } => Err(io::Error::other(detail.to_string())),
+        FromProxy::Denied(_)
+        | FromProxy::Allowed(_)
+        | FromProxy::Open(_)
+        | FromProxy::Policy { .. }
+        | FromProxy::Drained => Err(io::Error::other("it spoke before it was ready")),
+    }
+}
+
+/// A child that nobody has waited for yet.
+fn kill(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        // If it has ended by itself, that is what was wanted.
+        let _ = kill_process(pid, Signal::KILL);
     }
 }
 

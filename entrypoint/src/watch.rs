@@ -25,6 +25,8 @@ pub(crate) struct ProxyWatch {
     state: State,
     /// How the one that runs ended, where that was told before its socket was.
     ended: Option<Ended>,
+    /// Since when one has run without an end.
+    since: Instant,
     failures: u32,
 }
 
@@ -50,7 +52,7 @@ pub(crate) enum Happening {
 
 impl ProxyWatch {
     /// Watches a proxy that runs.
-    pub(crate) const fn new(
+    pub(crate) fn new(
         identity: Unprivileged,
         listeners: Listeners,
         start: Start,
@@ -63,6 +65,7 @@ impl ProxyWatch {
             start,
             state: State::Running(proxy),
             ended: None,
+            since: Instant::now(),
             failures: 0,
         }
     }
@@ -186,6 +189,7 @@ impl ProxyWatch {
             (ended, _) => ended,
         };
         account.begin_outage(&describe(error, end));
+        self.failures = counted(self.failures, self.since.elapsed());
         self.schedule();
     }
 
@@ -194,6 +198,7 @@ impl ProxyWatch {
         match Proxy::start(&self.identity, &self.listeners, &self.start) {
             Ok(proxy) => {
                 self.state = State::Running(proxy);
+                self.since = Instant::now();
                 self.decides_by = self.start.generation;
                 account.end_outage();
             }
@@ -236,6 +241,18 @@ fn describe(error: &io::Error, end: Option<Ended>) -> String {
     }
 }
 
+/// Failures that still count against a proxy that has served for so long: one that ends once in an
+/// hour can live, and its clients need not wait as if it could not.
+const fn counted(failures: u32, served: Duration) -> u32 {
+    if served.as_secs() < STEADY.as_secs() {
+        failures
+    } else {
+        0
+    }
+}
+
+const STEADY: Duration = Duration::from_secs(60);
+
 /// Doubles from 50 ms up to 5 s: what cannot live must not keep the machine busy.
 pub(crate) fn backoff(failures: u32) -> Duration {
     let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
@@ -271,5 +288,12 @@ mod tests {
     fn the_pause_never_shrinks() {
         let pauses: Vec<_> = (0..100).map(backoff).collect();
         assert!(pauses.is_sorted());
+    }
+
+    #[test]
+    fn a_proxy_that_served_well_is_not_waited_for_as_one_that_never_did() {
+        for (served, left) in [(0, 7), (59, 7), (60, 0), (86_400, 0)] {
+            assert_eq!(counted(7, Duration::from_secs(served)), left, "{served}");
+        }
     }
 }

@@ -26,6 +26,10 @@ pub enum Deed {
     Resolver(Resolver),
     /// `flush ruleset`: everything that nftables has in the guest's network.
     FlushRuleset,
+    /// `take away proxy`: its program, so that no other can be started.
+    TakeAwayProxy,
+    /// `bring back proxy`: where it was.
+    BringBackProxy,
     /// `recover`: another verb of the collector's, which takes up what a killed one has left.
     Recover,
 }
@@ -60,6 +64,8 @@ impl FromStr for Deed {
             "go" if rest == "on" => Self::GoOn,
             "resolver" => Self::Resolver(resolver(rest).context("no state of a resolver")?),
             "flush" if rest == "ruleset" => Self::FlushRuleset,
+            "take" if rest == "away proxy" => Self::TakeAwayProxy,
+            "bring" if rest == "back proxy" => Self::BringBackProxy,
             "recover" if rest.is_empty() => Self::Recover,
             _ => bail!("`{text}` is nothing that can be done"),
         })
@@ -120,6 +126,8 @@ mod tests {
             ("go on", Deed::GoOn),
             ("resolver silent", Deed::Resolver(Resolver::Silent)),
             ("flush ruleset", Deed::FlushRuleset),
+            ("take away proxy", Deed::TakeAwayProxy),
+            ("bring back proxy", Deed::BringBackProxy),
             ("recover", Deed::Recover),
         ] {
             assert_eq!(text.parse::<Deed>().unwrap(), deed, "{text}");
@@ -131,6 +139,8 @@ mod tests {
             "sacrifice",
             "resolver",
             "flush",
+            "take away",
+            "bring back entrypoint",
             "recover all",
             "sleep 1",
             "await",

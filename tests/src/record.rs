@@ -1,7 +1,10 @@
 //! What a session line must say.
 
+mod gaps;
+
 use std::collections::BTreeMap;
 
+use anyhow::ensure;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -27,6 +30,8 @@ pub struct Expected {
     /// Whether what is refused, and so all of the above, depends on the kernel at hand.
     #[serde(default)]
     denied_varies: bool,
+    /// Every gap in the account, where that is asked: `outage 50 killed by SIGKILL`, see `gaps`.
+    gaps: Option<Vec<String>>,
     /// What was done without, each by a part of its sentence, where that is asked.
     #[serde(default)]
     degradations: Vec<String>,
@@ -57,6 +62,7 @@ impl Expected {
             denied,
             by_reason: None,
             denied_varies: false,
+            gaps: None,
             degradations: Vec::new(),
             at_least: None,
             distinct: None,
@@ -110,6 +116,7 @@ impl Expected {
         };
         let missing = self.degradations.iter().filter(|part| !has(part));
         wrong.extend(missing.map(|part| format!("{part:?} is in none of {told:?}")));
+        wrong.extend(gaps::difference(line, self.gaps.as_deref()));
         wrong.extend(self.sums(line));
         wrong.extend(self.boundaries(line));
         wrong.extend(self.contradictions(line));
@@ -218,6 +225,22 @@ fn is_at_least(found: &str, wanted: &str) -> bool {
     let number = |text: &str| text.parse::<u64>().ok();
     let least = wanted.strip_suffix('+').and_then(number);
     least.is_some_and(|least| number(found).is_some_and(|found| found >= least))
+}
+
+/// Compares what a session line says in these places, one word each and `-` where it says nothing.
+pub fn says(line: &Value, places: &[&str], wanted: &str) -> anyhow::Result<()> {
+    let word = |place: &&str| match line.pointer(place) {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => "-".to_owned(),
+    };
+    let words: Vec<_> = places.iter().map(word).collect();
+    let found = words.join(" ");
+    ensure!(
+        found == wanted,
+        "the line says {found}, not {wanted}: {line}"
+    );
+    Ok(())
 }
 
 /// Whether a number of hosts, or an estimate of it, is that of a case.
@@ -412,6 +435,13 @@ mod tests {
         ] {
             assert_eq!(is_so_many(count, estimated, wanted), is, "{count} {wanted}");
         }
+    }
+
+    #[test]
+    fn every_place_of_a_line_is_a_word() {
+        let places = ["/egress_channel/state", "/egress_denied", "/exit_code"];
+        assert!(says(&line(), &places, "complete 3 -").is_ok());
+        assert!(says(&line(), &places, "complete 3 0").is_err());
     }
 
     #[test]

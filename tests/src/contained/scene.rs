@@ -49,8 +49,18 @@ impl Scene<'_> {
                 inside.args([&target, "--net", "nft", "flush", "ruleset"]);
                 output_of(&mut inside).map(drop)
             }
+            Deed::TakeAwayProxy => self.move_program([PROXY, ELSEWHERE]),
+            Deed::BringBackProxy => self.move_program([ELSEWHERE, PROXY]),
             Deed::Recover => output_of(self.stage.collector().arg("list")).map(drop),
         }
+    }
+
+    /// As root of the container, and in its files alone.
+    fn move_program(&self, [from, to]: [&str; 2]) -> anyhow::Result<()> {
+        let lab = self.stage.lab;
+        let container = lab.container()?;
+        let exec = ["exec", "--user=0:0", &container, "mv", from, to];
+        output_of(&mut lab.engine().command(exec)).map(drop)
     }
 
     fn find(&self, whom: Whom) -> anyhow::Result<Pid> {
@@ -76,6 +86,10 @@ impl Scene<'_> {
         id.context("the engine knows no process of the container's")
     }
 }
+
+/// Where the image has the proxy, and where no process 1 looks for it.
+const PROXY: &str = "/usr/local/bin/sandbox-egress-proxy";
+const ELSEWHERE: &str = "/usr/local/bin/away";
 
 /// Signals, and where that ends a process waits for its end: what follows is then seen by nobody of
 /// it.

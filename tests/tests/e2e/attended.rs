@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
     contained::{BASE, Lab, Stage},
     process::{Finished, Running, output_of},
+    record,
     terminal::OnTerminal,
 };
 use serde_json::Value;
@@ -49,12 +50,7 @@ fn kill_collector(stage: &Stage<'_>, guest: &str) -> anyhow::Result<String> {
 
 /// What a session line says, one word each.
 fn says(line: &Value, wanted: &str) -> anyhow::Result<()> {
-    let word = |pointer| match line.pointer(pointer) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => "-".to_owned(),
-    };
-    let words = [
+    let places = [
         "/egress_channel/state",
         "/egress_channel/resumed",
         "/end_reason",
@@ -62,12 +58,7 @@ fn says(line: &Value, wanted: &str) -> anyhow::Result<()> {
         "/egress_denied",
         "/egress_denied_at_least",
     ];
-    let found = words.map(word).join(" ");
-    ensure!(
-        found == wanted,
-        "the line says {found}, not {wanted}: {line}"
-    );
-    Ok(())
+    record::says(line, &places, wanted)
 }
 
 fn killed_and_recovered(lab: &Lab) -> anyhow::Result<()> {

@@ -13,6 +13,7 @@ use sandbox_egress_tests::{
     case::Network,
     contained::{BASE, Lab, Stage},
     process::{Finished, Running, output_of},
+    record,
 };
 use serde_json::Value;
 
@@ -36,21 +37,16 @@ pub(crate) const REMOTE: [(&str, LabTest); 1] = [(
 
 const THROUGH_ENGINE: [&str; 2] = ["--transport", "exec"];
 
-/// What a session line says of the channel, of what was refused and of the end, one word each.
-fn words(line: &Value) -> String {
-    let word = |pointer| match line.pointer(pointer) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => "-".to_owned(),
-    };
-    let pointers = [
+/// The channel, what was refused, and the end, as a line says them.
+fn says(line: &Value, wanted: &str) -> anyhow::Result<()> {
+    let places = [
         "/egress_channel/state",
         "/egress_channel/transport",
         "/egress_channel/resumed",
         "/egress_denied",
         "/exit_code",
     ];
-    pointers.map(word).join(" ")
+    record::says(line, &places, wanted)
 }
 
 fn terminal(lab: &Lab) -> anyhow::Result<()> {
@@ -60,9 +56,7 @@ fn terminal(lab: &Lab) -> anyhow::Result<()> {
     command.args(on_terminal::GUEST);
     on_terminal::is_kept(&command)?;
     let line = files.session_line()?.context("no session line")?;
-    let words = words(&line);
-    ensure!(words == "complete exec - 0 4", "{words}");
-    Ok(())
+    says(&line, "complete exec - 0 4")
 }
 
 /// The process in the container that brings the channel is killed by root, as nobody else could.
@@ -81,9 +75,7 @@ fn broken(lab: &Lab) -> anyhow::Result<()> {
     let Finished { code, stderr, .. } = running.finish()?;
     ensure!(code == 3, "{code}: {stderr}");
     let line = stage.files.session_line()?.context("no session line")?;
-    let words = words(&line);
-    ensure!(words == "complete exec 1 2 3", "{words}: {line}");
-    Ok(())
+    says(&line, "complete exec 1 2 3")
 }
 
 /// The process in the container that brings the channel gets a signal from root, since from nobody
@@ -132,9 +124,7 @@ fn ordered(lab: &Lab) -> anyhow::Result<()> {
 
 fn recovered(lab: &Lab) -> anyhow::Result<()> {
     let line = attended::recovered(&Stage::set(lab)?.with(&THROUGH_ENGINE))?;
-    let words = words(&line);
-    ensure!(words == "complete exec 1 4 3", "{words}: {line}");
-    Ok(())
+    says(&line, "complete exec 1 4 3")
 }
 
 /// The engine's client speaks TCP, so that nothing of this host seems to be mountable.
@@ -148,9 +138,7 @@ fn remote(lab: &Lab) -> anyhow::Result<()> {
     let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
     ensure!(code == 7, "{code}: {stderr}");
     let line = files.session_line()?.context("no session line")?;
-    let words = words(&line);
-    ensure!(words == "complete exec - 1 7", "{words}: {line}");
-    Ok(())
+    says(&line, "complete exec - 1 7")
 }
 
 /// Hands every connection to a port of loopback on to a socket, each half for itself, until the test

@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
     contained::{BASE, Lab, Stage},
     process::{Finished, Running, output_of},
+    record,
     trials::LabTest,
 };
 use serde_json::Value;
@@ -79,23 +80,13 @@ fn start(stage: &Stage<'_>, guest: &str) -> anyhow::Result<Running> {
 
 /// The channel, the refusals, how many at least, and the exit code, as a line says them.
 fn says(line: &Value, wanted: &str) -> anyhow::Result<()> {
-    let word = |pointer| match line.pointer(pointer) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => "-".to_owned(),
-    };
-    let pointers = [
+    let places = [
         "/egress_channel/state",
         "/egress_denied",
         "/egress_denied_at_least",
         "/exit_code",
     ];
-    let found = pointers.map(word).join(" ");
-    ensure!(
-        found == wanted,
-        "the line says {found}, not {wanted}: {line}"
-    );
-    Ok(())
+    record::says(line, &places, wanted)
 }
 
 /// Refused once, and then more often than what is left of a page of the disk can hold.
