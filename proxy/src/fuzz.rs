@@ -34,30 +34,20 @@ fn cuts(bytes: &[u8]) -> impl Iterator<Item = usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{fs, path::Path};
+#[path = "../../tests/fuzz/replay.rs"]
+mod replay;
 
-    use super::*;
+#[cfg(test)]
+mod tests {
+    use super::{replay::replay, *};
 
     #[test]
     fn everything_that_fuzzers_have_found_holds() {
-        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus");
-        for (target, holds) in [
-            ("client_hello", client_hello as fn(&[u8])),
-            ("dns_question", question),
-            ("request_body", request_body),
-            ("request_head", request_head),
-            ("socks", socks),
-        ] {
-            let found = fs::read_dir(corpus.join(target)).unwrap();
-            let inputs: Vec<_> = found
-                .map(|input| fs::read(input.unwrap().path()).unwrap())
-                .collect();
-            assert!(inputs.len() > 3, "{target} has no corpus");
-            for input in &inputs {
-                holds(input);
-            }
-        }
+        replay("client_hello", client_hello);
+        replay("dns_question", question);
+        replay("request_body", request_body);
+        replay("request_head", request_head);
+        replay("socks", socks);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the tests of whole programs stand on: a fake internet, guests with and without a container
 //! engine, and cases that are data.
 
+pub mod asked;
 pub mod bare;
 pub mod case;
 pub mod clients;

@@ -125,12 +125,14 @@ fn link(line: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{fs, path::Path};
+#[path = "../../../tests/fuzz/replay.rs"]
+mod replay;
 
+#[cfg(test)]
+mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{replay::replay, *};
 
     fn message() -> impl Strategy<Value = String> {
         let body = prop_oneof![
@@ -182,15 +184,6 @@ mod tests {
 
     #[test]
     fn everything_that_fuzzers_have_found_holds() {
-        let corpus =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/report_frames");
-        let found = fs::read_dir(corpus).unwrap();
-        let inputs: Vec<_> = found
-            .map(|input| fs::read(input.unwrap().path()).unwrap())
-            .collect();
-        assert!(inputs.len() > 2, "no corpus");
-        for input in &inputs {
-            report_frames(input);
-        }
+        replay("report_frames", report_frames);
     }
 }

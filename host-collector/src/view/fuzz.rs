@@ -97,12 +97,14 @@ const BEFORE: &[u8] = b"{\"run_id\":\"before\"}\n";
 const AFTER: &[u8] = b"{\"run_id\":\"after\"}\n";
 
 #[cfg(test)]
-mod tests {
-    use std::{fs, path::Path};
+#[path = "../../../tests/fuzz/replay.rs"]
+mod replay;
 
+#[cfg(test)]
+mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{replay::replay, *};
 
     /// A line as a version of this crate might have written it, with text that was not escaped.
     fn line() -> impl Strategy<Value = String> {
@@ -148,15 +150,6 @@ mod tests {
 
     #[test]
     fn everything_that_fuzzers_have_found_holds() {
-        let corpus =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus/session_lines");
-        let found = fs::read_dir(corpus).unwrap();
-        let inputs: Vec<_> = found
-            .map(|input| fs::read(input.unwrap().path()).unwrap())
-            .collect();
-        assert!(inputs.len() > 2, "no corpus");
-        for input in &inputs {
-            session_lines(input);
-        }
+        replay("session_lines", session_lines);
     }
 }

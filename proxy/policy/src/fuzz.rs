@@ -140,12 +140,16 @@ fn same(one: &Decision, other: &Decision) -> bool {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
 mod tests {
     use std::{fs, path::Path};
 
     use proptest::prelude::*;
 
-    use super::*;
+    use super::{replay::replay, *};
 
     proptest! {
         #[test]
@@ -192,15 +196,6 @@ mod tests {
 
     #[test]
     fn everything_that_fuzzers_have_found_holds() {
-        let corpus =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fuzz/corpus/allowlist");
-        let found = fs::read_dir(corpus).unwrap();
-        let inputs: Vec<_> = found
-            .map(|input| fs::read(input.unwrap().path()).unwrap())
-            .collect();
-        assert!(inputs.len() > 2, "no corpus");
-        for input in &inputs {
-            allowlist(input);
-        }
+        replay("allowlist", allowlist);
     }
 }

@@ -1,26 +1,18 @@
 //! `tests/bench/channel`: measures runs beside their proxy, prints a table and writes a file.
 
 use std::{
-    fs,
     io::{self, Write},
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use sandbox_egress_tests::{
+    asked::{Asked, ended},
     compare::machine,
     figures::{Figures, flood, guest, runs, setup, stage::Stage},
 };
 use serde_json::json;
-
-/// What was asked for on the command line.
-struct Asked {
-    rounds: usize,
-    /// Parts of names; none: everything is measured.
-    only: Vec<String>,
-    results: Option<PathBuf>,
-}
 
 type Part = fn(&Stage, &Asked, &mut Figures) -> anyhow::Result<()>;
 
@@ -48,14 +40,7 @@ const PARTS: [(&str, Part); 7] = [
 ];
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // There is nobody else to tell.
-            let _ = writeln!(io::stderr(), "channel: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ended("channel", run())
 }
 
 fn run() -> anyhow::Result<()> {
@@ -76,7 +61,7 @@ fn run() -> anyhow::Result<()> {
         }
         None => {}
     }
-    let asked = Asked::parse(arguments)?;
+    let (asked, _) = Asked::parse(arguments, 20, None)?;
     let (stage, mut figures) = (Stage::build()?, Figures::default());
     for (name, measure) in PARTS {
         if asked.wants(name) {
@@ -89,40 +74,5 @@ fn run() -> anyhow::Result<()> {
         }
     }
     write!(io::stdout(), "{}", figures.table())?;
-    if let Some(path) = asked.results {
-        let all = json!({ "machine": machine::machine(), "figures": figures.to_json() });
-        let text = serde_json::to_string_pretty(&all)? + "\n";
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-    }
-    Ok(())
-}
-
-impl Asked {
-    fn parse(mut arguments: impl Iterator<Item = String>) -> anyhow::Result<Self> {
-        let mut asked = Self {
-            rounds: 20,
-            only: Vec::new(),
-            results: None,
-        };
-        while let Some(argument) = arguments.next() {
-            let mut value = || {
-                arguments
-                    .next()
-                    .with_context(|| format!("{argument} needs a value"))
-            };
-            match argument.as_str() {
-                "--rounds" => asked.rounds = value()?.parse().context("--rounds is a number")?,
-                "--only" => asked.only.push(value()?),
-                "--results" => asked.results = Some(value()?.into()),
-                _ => bail!(
-                    "unknown argument {argument}: there are --rounds N, --only NAME and --results FILE"
-                ),
-            }
-        }
-        Ok(asked)
-    }
-
-    fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| name.contains(part))
-    }
+    asked.keep(&json!({ "machine": machine::machine(), "figures": figures.to_json() }))
 }
