@@ -12,6 +12,8 @@ mod collected;
 mod contract;
 #[path = "e2e/ended.rs"]
 mod ended;
+#[path = "e2e/foreign.rs"]
+mod foreign;
 #[path = "e2e/image.rs"]
 mod image;
 #[path = "e2e/on_terminal.rs"]
@@ -42,10 +44,11 @@ fn main() -> anyhow::Result<ExitCode> {
                 trials.push(in_lab(engine, &name, &labs, move |lab| lab.check(&case)));
             }
         }
-        let everywhere: [(&str, &[_]); 3] = [
+        let everywhere: [(&str, &[_]); 4] = [
             ("by_hand", &by_hand::TESTS),
             ("contract", &contract::TESTS),
             ("ended", &ended::TESTS),
+            ("foreign", &foreign::TESTS),
         ];
         let more: [(&str, &[_]); 6] = [
             ("attended", &attended::TESTS),

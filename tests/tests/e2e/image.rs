@@ -17,6 +17,14 @@ const PASSWD: &str =
 const GROUP: &str = "root:x:0:\nsandbox:x:1000:\nsandbox-proxy:x:990:\ngames:x:60:sandbox\n\
                      users:x:100:other,sandbox\nstaff:x:50:sandbox-proxy\n";
 
+/// The same as Alpine writes them: system users are in a group of nobody's.
+const ALPINE_PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\n\
+     nobody:x:65534:65534:nobody:/:/sbin/nologin\n\
+     sandbox:x:1000:1000:Linux User,,,:/home/sandbox:/bin/sh\n\
+     sandbox-proxy:x:990:65533:Linux User,,,:/home/sandbox-proxy:/sbin/nologin\n";
+const ALPINE_GROUP: &str = "root:x:0:root\nwheel:x:10:root\nnogroup:x:65533:\n\
+     nobody:x:65534:\nsandbox:x:1000:\n";
+
 /// An image of the tests' own.
 #[derive(Debug)]
 pub(crate) struct Image {
@@ -70,6 +78,16 @@ impl Image {
         Self::build_with(lab.engine(), "scratch", &dockerfile, lay_root)
     }
 
+    /// The same with the users of an Alpine, another C library, and a program that is linked to it
+    /// in place of the busybox.
+    pub(crate) fn musl(lab: &Lab) -> anyhow::Result<Self> {
+        let dockerfile = format!(
+            "FROM {BASE} AS ours\nFROM scratch\nCOPY --from=ours /usr/local/bin /usr/local/bin\n\
+             COPY root /\nENTRYPOINT [\"/usr/local/bin/sandbox-entrypoint\"]\n"
+        );
+        Self::build_with(lab.engine(), "musl", &dockerfile, lay_musl)
+    }
+
     /// Ours, whose entrypoint looks for the collector where it is not. Under a name of the test's own:
     /// whoever is done with an image removes it with all of its containers.
     pub(crate) fn deaf(lab: &Lab, what: &str) -> anyhow::Result<Self> {
@@ -120,20 +138,44 @@ fn lay(context: &Path, dockerfile: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The machine's own nft and busybox, with what the dynamic linker would bring.
+/// The machine's own nft and busybox.
 fn lay_root(context: &Path) -> anyhow::Result<()> {
     let root = context.join("root");
-    for program in ["/usr/sbin/nft", "/bin/busybox"] {
-        copy_below(&root, program)?;
-        // What is linked statically has no list, and that is what `ldd` says by its code.
-        let listed = Running::start(Command::new("ldd").arg(program))?.finish()?;
-        let words = listed.stdout.split_ascii_whitespace();
-        for library in words.filter(|word| word.starts_with('/')) {
-            copy_below(&root, library)?;
-        }
+    for program in [NFT, "/bin/busybox"] {
+        lay_program(&root, program)?;
     }
     for name in ["sh", "id", "wget"] {
         symlink("busybox", root.join("bin").join(name))?;
+    }
+    Ok(())
+}
+
+/// The machine's own nft, which brings its C library, and a program of the other one.
+fn lay_musl(context: &Path) -> anyhow::Result<()> {
+    let root = context.join("root");
+    lay_program(&root, NFT)?;
+    copy_below(&root, MUSL)?;
+    for directory in ["bin", "etc", "home/sandbox"] {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    fs::write(root.join("etc/passwd"), ALPINE_PASSWD)?;
+    fs::write(root.join("etc/group"), ALPINE_GROUP)?;
+    let mut compile = Command::new("musl-gcc");
+    compile.arg("-o").arg(root.join("bin/fetch"));
+    compile.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/src/musl.c"));
+    output_of(&mut compile)
+        .context("compile for musl: tests/run installs it")
+        .map(drop)
+}
+
+/// A program of the machine's, with what the dynamic linker would bring.
+fn lay_program(root: &Path, program: &str) -> anyhow::Result<()> {
+    copy_below(root, program)?;
+    // What is linked statically has no list, and that is what `ldd` says by its code.
+    let listed = Running::start(Command::new("ldd").arg(program))?.finish()?;
+    let words = listed.stdout.split_ascii_whitespace();
+    for library in words.filter(|word| word.starts_with('/')) {
+        copy_below(root, library)?;
     }
     Ok(())
 }
@@ -145,3 +187,7 @@ fn copy_below(root: &Path, path: &str) -> anyhow::Result<()> {
         .with_context(|| format!("copy {path}: tests/run installs it"))
         .map(drop)
 }
+
+const NFT: &str = "/usr/sbin/nft";
+/// At once the C library, and the linker that programs name.
+const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
