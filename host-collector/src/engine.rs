@@ -260,15 +260,18 @@ impl Engine {
     }
 }
 
-/// Engines end what they have to say with the cause.
+/// Engines end what they have to say with the cause; but podman with the call of a runtime that
+/// failed, and the runtime's own word is the line before.
 fn last_line(stderr: &[u8]) -> Printable {
     let text = String::from_utf8_lossy(stderr);
-    Printable::new(
-        text.lines()
-            .map(str::trim)
-            .rfind(|line| !line.is_empty())
-            .unwrap_or("it did not say why"),
-    )
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let last = lines.next_back().unwrap_or("it did not say why");
+    match lines.next_back() {
+        Some(cause) if last.contains("failed: exit status ") => {
+            Printable::new(&format!("{cause} ({last})"))
+        }
+        _ => Printable::new(last),
+    }
 }
 
 /// An engine that is busy takes its time; one that hangs must not hang the caller for good.
@@ -351,6 +354,12 @@ pub(crate) mod tests {
             "docker: \\u{1b}[31mno"
         );
         assert_eq!(last_line(b"").as_str(), "it did not say why");
+        assert_eq!(
+            last_line(b"no network\nError: `runsc start x` failed: exit status 128\n").as_str(),
+            "no network (Error: `runsc start x` failed: exit status 128)"
+        );
+        let alone = "Error: `runsc start x` failed: exit status 128";
+        assert_eq!(last_line(alone.as_bytes()).as_str(), alone);
     }
 
     #[tokio::test]

@@ -123,6 +123,8 @@ pub enum Place {
     Remapped,
     /// In containers of a podman that is not root's.
     Rootless,
+    /// In containers of docker and podman that have gVisor for a kernel, if the case says so.
+    Gvisor,
 }
 
 impl Place {
@@ -130,7 +132,7 @@ impl Place {
     /// case says otherwise.
     const fn of(self) -> Option<Self> {
         match self {
-            Self::Namespaces | Self::Docker | Self::Podman => None,
+            Self::Namespaces | Self::Docker | Self::Podman | Self::Gvisor => None,
             Self::Remapped => Some(Self::Docker),
             Self::Rootless => Some(Self::Podman),
         }

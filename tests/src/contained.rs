@@ -1,8 +1,10 @@
 //! Guests in containers of a real engine, launched by the real `host-collector run`, on a network
 //! of the engine's that leads nowhere but to the fake internet.
 
+mod daemon;
+mod engine;
+mod gvisor;
 mod network;
-mod remapped;
 mod rootless;
 mod scene;
 mod stage;
@@ -13,10 +15,10 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use self::stage::Stage;
+pub use self::{engine::Engine, stage::Stage};
 use self::{network::EngineNetwork, rootless::Uplink, scene::Scene};
 use crate::{
-    case::{Case, GUEST_MODULE, Network, Outcome, Place},
+    case::{Case, GUEST_MODULE, Network, Outcome},
     internet::{Internet, Site, Subnet},
     namespace::unique,
     process::{Running, output_of},
@@ -28,67 +30,6 @@ use crate::{
 pub const BASE: &str = "sandbox-egress/base";
 /// The last part of a guest's address.
 const ADDRESS: u8 = 200;
-
-/// A container engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    /// Docker.
-    Docker,
-    /// Podman.
-    Podman,
-    /// A docker whose containers' users are others on the machine.
-    Remapped,
-    /// Podman, run by an account that is not root's.
-    Rootless,
-}
-
-impl Engine {
-    /// All.
-    pub const ALL: [Self; 4] = [Self::Docker, Self::Podman, Self::Remapped, Self::Rootless];
-
-    /// Its program.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Docker | Self::Remapped => "docker",
-            Self::Podman | Self::Rootless => "podman",
-        }
-    }
-
-    /// What tests in it are named after.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Docker => "docker",
-            Self::Podman => "podman",
-            Self::Remapped => "remapped",
-            Self::Rootless => "rootless",
-        }
-    }
-
-    /// Where cases name it.
-    #[must_use]
-    pub const fn place(self) -> Place {
-        match self {
-            Self::Docker => Place::Docker,
-            Self::Podman => Place::Podman,
-            Self::Remapped => Place::Remapped,
-            Self::Rootless => Place::Rootless,
-        }
-    }
-
-    /// A command of the engine's.
-    #[must_use]
-    pub fn command<const N: usize>(self, arguments: [&str; N]) -> Command {
-        let mut command = match self {
-            Self::Docker | Self::Podman => Command::new(self.as_str()),
-            Self::Remapped => remapped::client(),
-            Self::Rootless => rootless::account(self.as_str()),
-        };
-        command.args(arguments);
-        command
-    }
-}
 
 /// An engine's network with a fake internet, for one guest at a time.
 #[derive(Debug)]
@@ -210,10 +151,10 @@ impl Lab {
     #[must_use]
     pub fn collector_verb(&self) -> Command {
         let collector = self.programs.path("host-collector");
-        let mut command = match (self.engine, &self.way) {
+        let mut command = match (self.engine.variety(), &self.way) {
             (_, Way::Uplink(uplink)) => return uplink.command(uplink.collector()),
-            (Engine::Remapped, _) => remapped::beside(collector),
-            _ => Command::new(collector),
+            (Some(variety), Way::Network(_)) => variety.beside(collector),
+            (None, Way::Network(_)) => Command::new(collector),
         };
         command.current_dir(self.place.path());
         command
@@ -234,6 +175,7 @@ impl Lab {
             ])
             .arg("--workspace")
             .arg(files.workspace());
+        command.args(self.engine.options());
         for entry in allow {
             command.arg("--allow").arg(entry);
         }

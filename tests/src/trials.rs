@@ -33,13 +33,30 @@ pub fn engines() -> [(Engine, Labs); 4] {
     ]
 }
 
+/// Both engines with gVisor, likewise.
+#[must_use]
+pub fn engines_with_gvisor() -> [(Engine, Labs); 2] {
+    let docker = Pool::new(|| Lab::create(Engine::GvisorDocker));
+    let podman = Pool::new(|| Lab::create(Engine::GvisorPodman));
+    [
+        (Engine::GvisorDocker, Arc::new(docker)),
+        (Engine::GvisorPodman, Arc::new(podman)),
+    ]
+}
+
 /// What the command line says. Where it says nothing of how many tests run at once, it is three for
 /// each processor: most of a test is waiting for something to be refused.
 #[must_use]
 pub fn arguments() -> Arguments {
-    let mut arguments = Arguments::from_args();
     let processors = available_parallelism().map_or(1, NonZero::get);
-    arguments.test_threads.get_or_insert(3 * processors);
+    arguments_for(3 * processors)
+}
+
+/// The same, where it is `usually` as many.
+#[must_use]
+pub fn arguments_for(usually: usize) -> Arguments {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(usually);
     arguments
 }
 

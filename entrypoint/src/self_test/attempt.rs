@@ -67,12 +67,21 @@ fn exchange(to: SocketAddr, datagram: &[u8]) -> io::Result<Vec<u8>> {
     };
     let socket = UdpSocket::bind((any, 0))?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    socket.connect(to)?;
+    socket.connect(to).map_err(of_a_route)?;
     socket.send(datagram)?;
     let mut answer = vec![0; 512];
     let length = socket.recv(&mut answer)?;
     answer.truncate(length);
     Ok(answer)
+}
+
+/// What connecting a datagram socket fails of. Nothing is sent by it, so that it says something of
+/// routes and of nothing else: where none leads, Linux finds no network, and gVisor no host.
+fn of_a_route(error: io::Error) -> io::Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::HOSTUNREACH) => Errno::NETUNREACH.into(),
+        _ => error,
+    }
 }
 
 /// Asks for the address of [`UNLISTED_NAME`] (RFC 1035 section 4.1).
@@ -190,6 +199,15 @@ mod tests {
         for errno in [Errno::NETUNREACH, Errno::ADDRNOTAVAIL, Errno::AFNOSUPPORT] {
             assert_eq!(judge_error(&errno.into()), Outcome::Unroutable, "{errno}");
         }
+    }
+
+    #[test]
+    fn a_host_that_no_route_leads_to_is_one_before_anything_is_sent_and_only_then() {
+        let unreachable = || io::Error::from(Errno::HOSTUNREACH);
+        assert_eq!(judge_error(&of_a_route(unreachable())), Outcome::Unroutable);
+        assert_eq!(judge_error(&unreachable()), Outcome::Refused);
+        let other = of_a_route(Errno::PERM.into());
+        assert_eq!(judge_error(&other), Outcome::Refused);
     }
 
     #[test]

@@ -190,18 +190,26 @@ fn channel(session: &Session) -> Check {
                 _ => "every report of the trial arrived, over a socket",
             },
         ),
-        ChannelState::Gap
-        | ChannelState::Interrupted
-        | ChannelState::NeverConnected
-        | ChannelState::NotApplicable => Check::fail(
+        ChannelState::Gap => Check::fail(
             NAME,
             channel
-                .reason
-                .as_deref()
-                .unwrap_or("the account is not complete"),
-            "the container must reach a unix socket of the host, or the engine must let this user \
-             `exec` in it",
+                .gaps
+                .first()
+                .map_or("the account has a gap", |gap| &gap.detail),
+            "every run will say so; whatever else its line has is true: try another kernel or \
+             --runtime for all of it",
         ),
+        ChannelState::Interrupted | ChannelState::NeverConnected | ChannelState::NotApplicable => {
+            Check::fail(
+                NAME,
+                channel
+                    .reason
+                    .as_deref()
+                    .unwrap_or("the account is not complete"),
+                "the container must reach a unix socket of the host, or the engine must let this user \
+             `exec` in it",
+            )
+        }
     }
 }
 
@@ -229,12 +237,12 @@ const JOURNAL: u64 = 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
-    use report::ProbeResult;
+    use report::{GapKind, ProbeResult};
 
     use super::*;
     use crate::{
         doctor::Status,
-        session::{ChannelRecord, Network},
+        session::{ChannelRecord, GapRecord, Network},
     };
 
     fn recorded(state: ChannelState, enforcement: Option<Enforcement>) -> Trial {
@@ -309,12 +317,33 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_that_does_not_count_is_not_taken_for_a_channel_that_cannot_be() {
+        let mut trial = recorded(ChannelState::Gap, Some(Enforcement::Name));
+        let Trial::Recorded { session, .. } = &mut trial else {
+            panic!("no record")
+        };
+        let channel = session.network.egress_channel.as_mut().unwrap();
+        channel.gaps.push(GapRecord {
+            kind: GapKind::Overflow,
+            from_ms: 0,
+            to_ms: Some(9),
+            detail: "this kernel does not count".into(),
+        });
+        let check = &trial.checks()[1];
+        assert_eq!((check.name, check.status), ("channel", Status::Fail));
+        assert_eq!(check.detail.as_str(), "this kernel does not count");
+        assert!(
+            check
+                .remedy
+                .is_some_and(|remedy| !remedy.contains("socket"))
+        );
+    }
+
+    #[test]
     fn anything_less_fails_and_says_what() {
-        for state in [
-            ChannelState::Gap,
-            ChannelState::Interrupted,
-            ChannelState::NeverConnected,
-        ] {
+        let gap = recorded(ChannelState::Gap, Some(Enforcement::Name));
+        assert_eq!(statuses(&gap)[1], ("channel", Status::Fail));
+        for state in [ChannelState::Interrupted, ChannelState::NeverConnected] {
             let trial = recorded(state, Some(Enforcement::Name));
             assert_eq!(statuses(&trial)[1], ("channel", Status::Fail), "{state:?}");
             assert_eq!(trial.checks()[1].detail.as_str(), "no bye");

@@ -1,15 +1,17 @@
 //! A network of an engine's that leads nowhere but to a fake internet.
 
-use std::{process::Command, sync::Arc};
+use std::{fs, process::Command, sync::Arc};
 
 use anyhow::Context;
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
-use super::{ADDRESS, Engine, remapped::Daemon};
+use super::{ADDRESS, Engine, daemon::Daemon};
 use crate::{
     internet::{Internet, Subnet},
     namespace::unique,
     process::output_of,
+    programs::open_to,
 };
 
 /// A network of the engine's, with both families, whose bridge has no address on this machine: it
@@ -21,27 +23,32 @@ pub(super) struct EngineNetwork {
     bridge: String,
     pub(super) subnet: Subnet,
     daemon: Option<Arc<Daemon>>,
+    /// In the place of docker's, which names a resolver that this machine's kernel has and gVisor
+    /// has not.
+    resolv_conf: Option<NamedTempFile>,
 }
 
 impl EngineNetwork {
     /// Tries subnets until the engine takes one: others may run these tests at the same time.
     pub(super) fn create(engine: Engine) -> anyhow::Result<Self> {
         let name = format!("egress-{}", unique());
-        let daemon = (engine == Engine::Remapped)
-            .then(Daemon::shared)
-            .transpose()?;
+        let daemon = engine.variety().map(Daemon::shared).transpose()?;
         let ip = || ip(daemon.as_deref());
         let mut refusal = None;
         for number in 1..=250 {
             let subnet = Subnet::new(number);
             match lay(engine, &ip, &name, subnet) {
                 Ok(bridge) => {
+                    let resolv_conf = (engine == Engine::GvisorDocker)
+                        .then(|| resolv_conf(subnet))
+                        .transpose()?;
                     return Ok(Self {
                         engine,
                         name,
                         bridge,
                         subnet,
                         daemon,
+                        resolv_conf,
                     });
                 }
                 Err(error) => refusal = Some(error),
@@ -53,11 +60,15 @@ impl EngineNetwork {
     /// What puts a container on it.
     pub(super) fn engine_arguments(&self) -> Vec<String> {
         let [resolver, _] = self.subnet.resolver();
+        let names = match &self.resolv_conf {
+            Some(file) => format!("--volume={}:/etc/resolv.conf:ro", file.path().display()),
+            None => format!("--dns={resolver}"),
+        };
         vec![
             format!("--network={}", self.name),
             format!("--ip={}", self.subnet.v4(ADDRESS)),
             format!("--ip6={}", self.subnet.v6(ADDRESS)),
-            format!("--dns={resolver}"),
+            names,
         ]
     }
 
@@ -69,6 +80,14 @@ impl EngineNetwork {
         ip.args(["link", "set", &interface, "master", &self.bridge, "up"]);
         output_of(&mut ip).map(drop)
     }
+}
+
+fn resolv_conf(subnet: Subnet) -> anyhow::Result<NamedTempFile> {
+    let [resolver, _] = subnet.resolver();
+    let file = NamedTempFile::with_prefix("egress-resolv-")?;
+    fs::write(&file, format!("nameserver {resolver}\n"))?;
+    open_to(file.path(), 0o644)?;
+    Ok(file)
 }
 
 /// `ip`, where the engine has its bridges.
@@ -101,7 +120,7 @@ fn lay(
     ];
     match engine {
         // Not `--internal`: later versions of docker resolve no outside names there.
-        Engine::Docker | Engine::Remapped => {
+        Engine::Docker | Engine::Remapped | Engine::GvisorDocker => {
             let bridge = format!("b{}", unique());
             let bridge_name = format!("com.docker.network.bridge.name={bridge}");
             let (gateway4, gateway6_text) = (gateway4.to_string(), gateway6.to_string());
@@ -123,7 +142,7 @@ fn lay(
             output_of(ip().args(["addr", "delete", &address, "dev", &bridge]))?;
             Ok(bridge)
         }
-        Engine::Podman | Engine::Rootless => {
+        Engine::Podman | Engine::Rootless | Engine::GvisorPodman => {
             output_of(
                 engine
                     .command(create)

@@ -1,8 +1,8 @@
-//! A docker daemon of the tests' own that maps the containers' users to others of the machine's
-//! (`--userns-remap`), which a daemon does for all of its containers or for none.
+//! Docker daemons of the tests' own, set up as the machine's is not: a setting of a daemon's is one
+//! for all of its containers.
 //!
-//! It stands in a network namespace of its own, so that neither its bridges nor its rules meet those
-//! of the machine's daemon, and ends when the last lab does.
+//! Each stands in a network namespace of its own, so that neither its bridges nor its rules meet
+//! those of the machine's daemon, and ends when the last lab does.
 
 use std::{
     ffi::OsStr,
@@ -20,11 +20,63 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Signal, kill_process};
 use tempfile::TempDir;
 
-use super::BASE;
+use super::{BASE, gvisor};
 use crate::{
     namespace::Namespace,
     process::{PATIENCE, id_of, wait_for_end},
 };
+
+/// How a daemon is set up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Variety {
+    /// It maps the containers' users to others of the machine's.
+    Remapped,
+    /// It knows a runtime that is a kernel of its own.
+    Gvisor,
+}
+
+impl Variety {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Remapped => "remapped",
+            Self::Gvisor => "gvisor",
+        }
+    }
+
+    fn option(self) -> String {
+        match self {
+            Self::Remapped => "--userns-remap=default".to_owned(),
+            Self::Gvisor => format!("--add-runtime={}={}", gvisor::NAME, gvisor::PROGRAM),
+        }
+    }
+
+    /// The one that runs, while anybody needs it.
+    fn running(self) -> &'static Mutex<Weak<Daemon>> {
+        static REMAPPED: Mutex<Weak<Daemon>> = Mutex::new(Weak::new());
+        static GVISOR: Mutex<Weak<Daemon>> = Mutex::new(Weak::new());
+        match self {
+            Self::Remapped => &REMAPPED,
+            Self::Gvisor => &GVISOR,
+        }
+    }
+
+    /// Its client.
+    pub(super) fn client(self) -> Command {
+        self.beside("docker")
+    }
+
+    /// A program that takes this daemon for the machine's.
+    pub(super) fn beside(self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.env("DOCKER_HOST", format!("unix://{}", self.socket().display()));
+        command
+    }
+
+    /// Short, as the names of sockets must be, and nobody else's.
+    fn socket(self) -> PathBuf {
+        format!("/run/egress-{}-{}.sock", self.name(), process::id()).into()
+    }
+}
 
 /// A running daemon.
 #[derive(Debug)]
@@ -35,35 +87,33 @@ pub(super) struct Daemon {
     _directory: TempDir,
 }
 
-/// The one that runs, while anybody needs it.
-static RUNNING: Mutex<Weak<Daemon>> = Mutex::new(Weak::new());
-
 impl Daemon {
     /// The daemon, started unless it runs already, with the image that the cases run in.
-    pub(super) fn shared() -> anyhow::Result<Arc<Self>> {
-        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn shared(variety: Variety) -> anyhow::Result<Arc<Self>> {
+        let running = variety.running().lock();
+        let mut running = running.unwrap_or_else(PoisonError::into_inner);
         if let Some(daemon) = running.upgrade() {
             return Ok(daemon);
         }
-        let daemon = Arc::new(Self::start()?);
-        bring_image()?;
+        let daemon = Arc::new(Self::start(variety)?);
+        bring_image(variety)?;
         *running = Arc::downgrade(&daemon);
         Ok(daemon)
     }
 
-    fn start() -> anyhow::Result<Self> {
-        let namespace = Namespace::create("remapped")?;
+    fn start(variety: Variety) -> anyhow::Result<Self> {
+        let namespace = Namespace::create(variety.name())?;
         let directory = TempDir::with_prefix("egress-dockerd-").context("make a directory")?;
         let below = |option: &str, name: &str| {
             format!("--{option}={}", directory.path().join(name).display())
         };
         let mut child = Command::new("nsenter")
             .arg(format!("--net=/run/netns/{}", namespace.name()))
-            .args(["dockerd", "--userns-remap=default", "--bridge=none"])
+            .args(["dockerd", &variety.option(), "--bridge=none"])
             .arg(below("data-root", "data"))
             .arg(below("exec-root", "exec"))
             .arg(below("pidfile", "pid"))
-            .arg(format!("--host=unix://{}", socket().display()))
+            .arg(format!("--host=unix://{}", variety.socket().display()))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -91,32 +141,16 @@ impl Drop for Daemon {
     }
 }
 
-/// Its client.
-pub(super) fn client() -> Command {
-    beside("docker")
-}
-
-/// A program that takes this daemon for the machine's.
-pub(super) fn beside(program: impl AsRef<OsStr>) -> Command {
-    let mut command = Command::new(program);
-    command.env("DOCKER_HOST", format!("unix://{}", socket().display()));
-    command
-}
-
-/// Short, as the names of sockets must be, and nobody else's.
-fn socket() -> PathBuf {
-    format!("/run/egress-{}.sock", process::id()).into()
-}
-
 /// From the machine's daemon, as it is there now.
-fn bring_image() -> anyhow::Result<()> {
+fn bring_image(variety: Variety) -> anyhow::Result<()> {
     let mut save = Command::new("docker")
         .args(["save", BASE])
         .stdout(Stdio::piped())
         .spawn()
         .context("hand over the image")?;
     let image = save.stdout.take().context("the image")?;
-    let loaded = client()
+    let loaded = variety
+        .client()
         .args(["load", "--quiet"])
         .stdin(image)
         .stdout(Stdio::null())
@@ -125,7 +159,7 @@ fn bring_image() -> anyhow::Result<()> {
     let saved = save.wait().context("hand over the image")?;
     ensure!(
         saved.success() && loaded.success(),
-        "no {BASE} for the remapping daemon: it is built by images/build"
+        "no {BASE} for a daemon of our own: it is built by images/build"
     );
     Ok(())
 }
