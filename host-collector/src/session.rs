@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 pub use account::Network;
 pub use change::{PolicyChange, PolicyIdentity, PolicyState};
+pub(crate) use fit::fit_into;
 pub use fit::{MAX_LINE, fit};
-pub(crate) use glance::{Glance, GlanceHost};
+pub(crate) use glance::{Glance, GlanceHost, Text};
 pub(crate) use parse::NoSession;
 
 /// A run, as the log has it. Reading one is lenient: lines of earlier versions lack most of it.

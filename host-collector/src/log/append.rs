@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     run_id::hex,
-    session::{MAX_LINE, Session, fit},
+    session::{MAX_LINE, Session, fit_into},
 };
 
 /// A log in a directory. Any number of processes may append to it at once.
@@ -172,12 +172,13 @@ struct Lines {
 
 impl Lines {
     fn chain(group: &mut [Session], before: Option<Digest>) -> Result<Self, LogError> {
-        let (mut bytes, mut last) = (Vec::new(), before);
+        let (mut bytes, mut last) = (Vec::with_capacity(USUAL * group.len()), before);
         for session in group {
             session.prev = last.as_ref().map(|last| hex(last));
-            let line = fit(session, MAX_LINE)?;
+            let start = bytes.len();
+            fit_into(&mut bytes, session, MAX_LINE)?;
+            let line = bytes.get(start..).unwrap_or_default();
             last = Some(Sha256::digest(line.trim_ascii_end()).into());
-            bytes.extend_from_slice(&line);
         }
         Ok(Self { bytes, last })
     }
@@ -218,6 +219,8 @@ pub(super) fn close_to_others(path: &Path, mode: u32) -> io::Result<()> {
 
 /// As many lines as the longest of them still fit into a file with.
 const GROUP: usize = 64;
+/// Bytes that most lines do with.
+const USUAL: usize = 2048;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ use std::{
 use serde::Deserialize;
 
 use super::{LogError, generations, lines::Forwards};
+use crate::session::Text;
 
 /// Makes room for a new current file. The caller holds the lock.
 ///
@@ -40,7 +41,7 @@ pub(crate) fn rotate(dir: &Path) -> Result<(), LogError> {
 
 /// How many runs the log has forgotten in all. It only grows, so the greatest number is the last.
 pub(crate) fn forgotten(dir: &Path) -> u64 {
-    let counted = generations::newest_first(dir).filter_map(|file| first_line(&file).dropped_runs);
+    let counted = generations::newest_first(dir).filter_map(|file| counted_in(&file));
     let pending = generations::half_dropped(dir).into_iter();
     counted
         .chain(pending.map(|(_, forgotten)| forgotten))
@@ -59,20 +60,25 @@ pub(crate) fn settle(dir: &Path, counted: u64) {
     }
 }
 
-/// What counting needs of a line.
+/// What counting needs of a line. Somebody who appends waits for a whole file of them.
 #[derive(Debug, Default, Deserialize)]
-struct Counted {
-    time: Option<String>,
-    run_id: Option<String>,
+#[serde(default)]
+struct Counted<'a> {
+    #[serde(borrow)]
+    time: Text<'a>,
+    #[serde(borrow)]
+    run_id: Text<'a>,
     dropped_runs: Option<u64>,
 }
 
-fn first_line(file: &Path) -> Counted {
+/// What the first line of a file says that the log has forgotten.
+fn counted_in(file: &Path) -> Option<u64> {
     let mut line = Vec::new();
     let read = File::open(file).and_then(|file| Forwards::of(file)?.next_into(&mut line));
-    read.ok()
-        .and_then(|_| serde_json::from_slice(&line).ok())
-        .unwrap_or_default()
+    read.ok()?;
+    serde_json::from_slice::<Counted<'_>>(&line)
+        .ok()?
+        .dropped_runs
 }
 
 /// Runs with lines in a file. The two lines of a detached run are one; a line without a name, as the
@@ -82,13 +88,15 @@ fn runs_in(file: &Path) -> io::Result<u64> {
     let mut lines = Forwards::of(File::open(file)?)?;
     let mut line = Vec::new();
     while lines.next_into(&mut line)?.is_some() {
-        match serde_json::from_slice::<Counted>(&line) {
-            Ok(Counted {
-                run_id: Some(run_id),
-                ..
-            }) => drop(named.insert(run_id)),
-            Ok(Counted { time: Some(_), .. }) => unnamed += 1,
-            Ok(_) | Err(_) => {}
+        let Ok(counted) = serde_json::from_slice::<Counted<'_>>(&line) else {
+            continue;
+        };
+        match (counted.run_id.as_str(), counted.time.as_str()) {
+            // Only the end of a detached run names it again.
+            (Some(run_id), _) if named.contains(run_id) => {}
+            (Some(run_id), _) => drop(named.insert(run_id.to_owned())),
+            (None, Some(_)) => unnamed += 1,
+            (None, None) => {}
         }
     }
     Ok(unnamed + named.len() as u64)

@@ -37,9 +37,10 @@ impl Tail {
 
 /// Where the line begins that ends at `end`.
 fn start_of_line(file: &File, end: u64) -> io::Result<u64> {
-    let mut before = end;
+    let (mut before, mut step) = (end, FIRST);
     while before > 0 {
-        let (chunk, start) = chunk(file, before.saturating_sub(CHUNK), before)?;
+        let (chunk, start) = chunk(file, before.saturating_sub(step), before)?;
+        step = CHUNK;
         if let Some(at) = chunk.iter().rposition(|&b| b == b'\n') {
             return Ok(start + at as u64 + 1);
         }
@@ -65,6 +66,8 @@ fn chunk(file: &File, from: u64, to: u64) -> io::Result<(Vec<u8>, u64)> {
     Ok((chunk, from))
 }
 
+/// As much as holds most lines: every append reads it.
+const FIRST: u64 = 4 * 1024;
 const CHUNK: u64 = 64 * 1024;
 
 #[cfg(test)]

@@ -10,21 +10,30 @@ pub const MAX_LINE: usize = 64 * 1024;
 /// # Errors
 /// Only if JSON could not hold the line at all.
 pub fn fit(session: &Session, limit: usize) -> serde_json::Result<Vec<u8>> {
-    let mut line = encode(session)?;
-    if line.len() <= limit {
-        return Ok(line);
-    }
-    let mut session = session.clone();
-    while line.len() > limit && cut_the_longest(&mut session)? {
-        line = encode(&session)?;
-    }
+    let mut line = Vec::new();
+    fit_into(&mut line, session, limit)?;
     Ok(line)
 }
 
-fn encode(session: &Session) -> serde_json::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(session)?;
-    line.push(b'\n');
-    Ok(line)
+/// Appends the same to `lines`.
+pub(crate) fn fit_into(
+    lines: &mut Vec<u8>,
+    session: &Session,
+    limit: usize,
+) -> serde_json::Result<()> {
+    let start = lines.len();
+    let mut encode = |session: &Session| {
+        lines.truncate(start);
+        serde_json::to_writer(&mut *lines, session)?;
+        lines.push(b'\n');
+        Ok(lines.len() - start)
+    };
+    if encode(session)? <= limit {
+        return Ok(());
+    }
+    let mut session = session.clone();
+    while cut_the_longest(&mut session)? && encode(&session)? > limit {}
+    Ok(())
 }
 
 /// Halves the list that takes the most room; false when there is nothing left to cut.
