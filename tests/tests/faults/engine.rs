@@ -16,6 +16,7 @@ use sandbox_egress_tests::{
     namespace::Namespace,
     process::{Finished, PATIENCE, Running, output_of, wait_for_exit},
     programs::public_directory,
+    record,
     trials::LabTest,
 };
 use serde_json::Value;
@@ -240,20 +241,14 @@ fn says(stage: &Stage<'_>, running: Running, wanted: &str) -> anyhow::Result<Str
     let Finished { code, stderr, .. } = running.finish()?;
     let line = stage.files.session_line()?;
     let line = line.with_context(|| format!("no line: {stderr}"))?;
-    let word = |pointer| match line.pointer(pointer) {
-        Some(Value::String(text)) => text.clone(),
-        Some(other) => other.to_string(),
-        None => "-".to_owned(),
-    };
-    let pointers = [
+    let places = [
         "/egress_channel/state",
         "/end_reason",
         "/exit_code",
         "/egress_denied",
         "/egress_denied_at_least",
     ];
-    let found = pointers.map(word).join(" ");
-    ensure!(found == wanted, "{found}, not {wanted}: {line}\n{stderr}");
+    record::says(&line, &places, wanted).with_context(|| stderr.clone())?;
     ensure!(
         line.get("exit_code") == Some(&Value::from(code)),
         "the launcher ended with {code}: {line}"
