@@ -1,8 +1,9 @@
 //! One run under an allowlist, from the guest's start to its end: the loop of PID 1.
 
+mod steer;
+
 use std::{io, time::Duration};
 
-use report::{Body, PolicyReport};
 use rustix::process::Signal;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
@@ -17,7 +18,7 @@ use crate::{
     nflog::{NfLog, RefusedPacket},
     outbox::Outbox,
     signals::{Arrived, AsyncSignals},
-    steering::{Next, Order, Steering, Step},
+    steering::{Order, Steering},
     tamper::{Answer, TamperWatch},
 };
 
@@ -218,61 +219,6 @@ impl Session {
         }
     }
 
-    fn obey(&mut self, orders: Vec<Order>, guest: &Guest) {
-        for order in orders {
-            match order {
-                Order::Policy(order) => {
-                    let refused = self.steering.take(order);
-                    self.tell(refused);
-                }
-                Order::Stop { grace_ms } => {
-                    guest.stop();
-                    let at = Instant::now() + Duration::from_millis(grace_ms).min(LONGEST_GRACE);
-                    self.kill_at = Some(self.kill_at.map_or(at, |sooner| sooner.min(at)));
-                }
-            }
-        }
-        self.steer();
-    }
-
-    /// Brings lists into force as far as that goes now.
-    fn steer(&mut self) {
-        loop {
-            let decider = &self.decider;
-            let arrived = self
-                .steering
-                .arrived(decider.decides_by(), || decider.shortfall());
-            self.tell(arrived);
-            match self.steering.step() {
-                Some(Step::Follow(next)) => self.follow(*next),
-                Some(Step::Tell(report)) => self.tell(Some(report)),
-                None => return,
-            }
-        }
-    }
-
-    /// The rules first: whatever comes of the rest, they hold the guest to the new list.
-    fn follow(&mut self, next: Next) {
-        if self.decider.has_ended() {
-            let refused = self
-                .steering
-                .give_up("nobody can follow it any more: the run ends");
-            return self.tell(refused);
-        }
-        if let Err(failure) = self.decider.follow(next, &mut self.firewall) {
-            let refused = self.steering.give_up(&failure.one_line());
-            self.tell(refused);
-        }
-    }
-
-    /// What was counted before is reported before, so that it counts by the list before.
-    fn tell(&mut self, report: Option<PolicyReport>) {
-        if let Some(report) = report {
-            self.flush();
-            self.account.outbox.push(Body::Policy(report));
-        }
-    }
-
     /// Turns counts into messages by then, or, after many of them, as soon as their time is over.
     /// Meanwhile what is refused is added up: however much a guest has refused to it, and to whatever
     /// targets, it has no more told of it than that.
@@ -332,7 +278,5 @@ async fn due(at: Option<Instant>) {
     }
 }
 
-/// However patient the host is.
-const LONGEST_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const GATHER: Duration = Duration::from_millis(20);

@@ -5,6 +5,7 @@
 
 mod abilities;
 mod counted;
+mod flows;
 mod incoming;
 mod lean;
 mod listing;
@@ -300,8 +301,10 @@ mod tests {
 
     use super::*;
     use crate::firewall::{
-        outside::{DENIED, OPENED, OUTSIDE, carries, dial, run as shell, with_a_host_outside},
         plan::tests::plan,
+        tests::outside::{
+            DENIED, OPENED, OUTSIDE, carries, dial, run as shell, with_a_host_outside,
+        },
     };
 
     /// Whatever runs in this thread from now on has a network of its own with these rules.

@@ -2,7 +2,8 @@
 
 use super::{
     abilities::{Abilities, Ability},
-    rules::{INGRESS, LET_THROUGH, accept_known, link_control},
+    flows::{LET_THROUGH, accept_known},
+    rules::{INGRESS, link_control},
     script::{Family, Table, tcp, udp},
 };
 use crate::{

@@ -9,6 +9,7 @@ use policy::AddressRule;
 
 use super::{
     abilities::{Abilities, Ability},
+    flows::{CLAIMED, LET_THROUGH, OURS, accept_known, let_through},
     incoming,
     openings::Openings,
     script::{Family, Table, ranges, tcp, udp},
@@ -289,29 +290,6 @@ pub(super) fn link_control(chain: &str, family: Family, abilities: &Abilities, t
     }
 }
 
-/// Notes on a flow that it was let through: what belongs to it passes for that.
-fn let_through(table: &mut Table) {
-    for (chain, mark) in [(CLAIMED, OURS), (LET_THROUGH, OTHERS_MARK)] {
-        table.rule(chain, format_args!("-j CONNMARK --set-mark {mark:#x}"));
-        table.rule(chain, "-j ACCEPT");
-    }
-}
-
-/// More of a flow that was let through, and what the kernel itself says of flows.
-pub(super) fn accept_known(chain: &str, family: Family, table: &mut Table) {
-    let either = format!("-m connmark --mark {OURS:#x}/{:#x}", !1_u32);
-    let known = format!("-m conntrack --ctstate ESTABLISHED {either}");
-    table.rule(chain, known + " -j ACCEPT");
-    let errors = match family {
-        Family::V4 => "-p 1",
-        Family::V6 => "-p 58",
-    };
-    for said in [errors, "-p 6 -m tcp --tcp-flags RST RST"] {
-        let related = format!("{said} -m conntrack --ctstate RELATED");
-        table.rule(chain, related + " -j ACCEPT");
-    }
-}
-
 /// Sent by a user.
 pub(super) fn owned(uid: u32) -> String {
     format!("-m owner --uid-owner {uid}")
@@ -329,17 +307,9 @@ fn log(reason: &str) -> String {
     )
 }
 
-/// Where flows of others are noted as let through, and pass.
-pub(super) const LET_THROUGH: &str = "sandbox_let_through";
-/// Where flows of ours are.
-const CLAIMED: &str = "sandbox_claimed";
 /// Judges what leaves.
 pub(super) const OUTPUT: &str = "sandbox_output";
 const OTHERS: &str = "sandbox_others";
-/// The mark of flows of ours, and that of others that were let through: those of the table of
-/// nftables.
-const OURS: u32 = 0x5e99_e550;
-const OTHERS_MARK: u32 = OURS | 1;
 /// Judges what the proxy sends.
 pub(super) const PROXY: &str = "sandbox_proxy";
 /// Filled while the guest runs: what names of the list resolved to.
@@ -636,36 +606,6 @@ mod tests {
                     );
                 }
             }
-        }
-    }
-
-    #[test]
-    fn what_belongs_to_a_flow_passes_for_the_mark_of_what_let_it_through() {
-        for (text, errors) in whole("example.com:22").iter().zip(["-p 1", "-p 58"]) {
-            for chain in ["sandbox_output", "sandbox_input"] {
-                let lines: Vec<_> = text
-                    .lines()
-                    .filter_map(|line| line.strip_prefix(&format!("-A {chain} ")))
-                    .filter(|rule| rule.contains("ESTABLISHED") || rule.contains("RELATED"))
-                    .collect();
-                assert_eq!(
-                    lines,
-                    [
-                        "-m conntrack --ctstate ESTABLISHED -m connmark --mark 0x5e99e550/0xfffffffe \
-                         -j ACCEPT",
-                        &format!("{errors} -m conntrack --ctstate RELATED -j ACCEPT"),
-                        "-p 6 -m tcp --tcp-flags RST RST -m conntrack --ctstate RELATED -j ACCEPT",
-                    ],
-                    "{chain}"
-                );
-            }
-            let order = [
-                "-A sandbox_claimed -j CONNMARK --set-mark 0x5e99e550\n",
-                "-A sandbox_claimed -j ACCEPT\n",
-                "-A sandbox_let_through -j CONNMARK --set-mark 0x5e99e551\n",
-                "-A sandbox_let_through -j ACCEPT\n",
-            ];
-            assert!(places(text, order).is_sorted(), "{text}");
         }
     }
 }

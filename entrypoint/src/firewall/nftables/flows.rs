@@ -82,8 +82,8 @@ mod tests {
     use crate::firewall::{
         nftables::{Finding, Table},
         opened::Kept,
-        outside::{DENIED, OPENED, OUTSIDE, carries, dial, run, with_a_host_outside},
         plan::tests::plan,
+        tests::outside::{DENIED, OPENED, OUTSIDE, carries, dial, run, with_a_host_outside},
     };
 
     fn spelt(term: &impl serde::Serialize) -> Value {
