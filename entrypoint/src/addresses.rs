@@ -4,9 +4,9 @@
 //! and whether it opens anything, policy decides here.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     time::{Duration, Instant},
 };
 
@@ -126,6 +126,49 @@ impl Addresses {
             open(opening, until)?;
         }
         self.note(index, addresses, until, now);
+        Ok(())
+    }
+
+    /// The addresses that some name has no longer than until `soon`.
+    pub(crate) fn ending(&self, now: Instant, soon: Instant) -> BTreeSet<IpAddr> {
+        let ending = self
+            .found
+            .iter()
+            .filter(|(_, until)| (now..=soon).contains(*until));
+        ending
+            .map(|((_, address), _)| address.to_canonical())
+            .collect()
+    }
+
+    /// Has names keep those of them until `later` that the guest is connected to at one of the
+    /// endpoints in `live`, on a port of the name's.
+    ///
+    /// # Errors
+    /// Where one cannot be opened for longer; then the name keeps none of its.
+    pub(crate) fn prolong(
+        &mut self,
+        live: &BTreeSet<SocketAddr>,
+        (now, soon): (Instant, Instant),
+        later: Instant,
+        mut open: impl FnMut(AddressRule, Instant) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let ending = self.found.iter_mut();
+        for ((index, address), until) in ending.filter(|(_, until)| (now..=soon).contains(*until)) {
+            let Some(rule) = self.names.get(*index) else {
+                continue;
+            };
+            let openings = self.policy.openings(rule, &[*address]);
+            let is_live = |opening: &AddressRule| {
+                let mut here = live.iter().filter(|to| to.ip() == opening.net.addr());
+                here.any(|to| opening.ports.contains(to.port()))
+            };
+            if openings.iter().any(is_live) {
+                openings
+                    .into_iter()
+                    .try_for_each(|opening| open(opening, later))?;
+                *until = later;
+            }
+        }
         Ok(())
     }
 
@@ -259,6 +302,41 @@ mod tests {
             let open = carried(&addresses, list, now).1;
             assert_eq!(open, [format!("203.0.114.7/32 22 {seconds}")], "{list}");
         }
+    }
+
+    #[test]
+    fn a_name_keeps_an_address_that_the_guest_is_connected_to_and_no_other() {
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let mut addresses = addresses("a.example:22-23,b.example:80,c.example:22");
+        opened(
+            &mut addresses,
+            &resolved(0, &["203.0.114.7", "203.0.114.8"], 1),
+            now,
+        );
+        opened(&mut addresses, &resolved(1, &["203.0.114.7"], 1), now);
+        opened(&mut addresses, &resolved(2, &["203.0.114.7"], 300), now);
+        assert!(addresses.ending(now, after(15)).is_empty());
+        let (at, soon) = (after(50), after(65));
+        assert_eq!(addresses.ending(at, soon).len(), 2);
+        let live = ["203.0.114.7:23", "203.0.114.9:22"].map(|to| to.parse().unwrap());
+        let mut kept = Vec::new();
+        let keep = |opening: AddressRule, until: Instant| {
+            kept.push((opening.net.to_string(), until));
+            Ok(())
+        };
+        let live = BTreeSet::from(live);
+        addresses
+            .prolong(&live, (at, soon), after(110), keep)
+            .unwrap();
+        assert_eq!(kept, [("203.0.114.7/32".to_owned(), after(110))]);
+        let list = "a.example:22-23,b.example:80";
+        let open = carried(&addresses, list, after(70)).1;
+        assert_eq!(open, ["203.0.114.7/32 22-23 40"]);
+        // What has ended is not there to be kept.
+        let never = |opening, _| panic!("{opening:?}");
+        let window = (after(400), after(415));
+        addresses.prolong(&live, window, after(500), never).unwrap();
     }
 
     #[test]

@@ -100,6 +100,16 @@ impl Decider {
         }
     }
 
+    /// Keeps open for the guest what it is connected to. What cannot be kept ends as it would have,
+    /// and is refused and counted then.
+    pub(crate) fn prolong(&mut self, firewall: &mut Firewall) {
+        let now = std::time::Instant::now();
+        let _ = match self {
+            Self::Proxy(_) => firewall.prolong(now),
+            Self::Resolver(resolver) => resolver.prolong(now, firewall),
+        };
+    }
+
     /// Whether it has come to its end, and follows no list any more.
     pub(crate) const fn has_ended(&self) -> bool {
         match self {

@@ -11,6 +11,7 @@ mod by_number;
 mod capabilities;
 mod channel;
 mod config;
+mod connections;
 mod decider;
 mod enforced;
 mod environment;

@@ -8,8 +8,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::{
     addresses::Addresses,
+    connections::established,
     failure::Failure,
-    firewall::Firewall,
+    firewall::{Firewall, PROLONGED, SOON},
     identity::Unprivileged,
     limits,
     resolver::{FromResolver, Questions, Resolver},
@@ -124,6 +125,24 @@ impl Renewal {
         }
         self.restart();
         Ok(())
+    }
+
+    /// Has names keep the addresses that the guest is connected to: see [`Firewall::prolong`]. Of
+    /// those that names still have, the time is not about to end, for they were asked for again.
+    pub(crate) fn prolong(
+        &mut self,
+        now: std::time::Instant,
+        firewall: &mut Firewall,
+    ) -> io::Result<()> {
+        let soon = now + SOON;
+        let ending = self.addresses.ending(now, soon);
+        if ending.is_empty() {
+            return Ok(());
+        }
+        let live = established(None, |to| ending.contains(&to.ip()))?;
+        let later = now + Duration::from_secs(PROLONGED.into());
+        let open = |opening, until| firewall.open_range(opening, until);
+        self.addresses.prolong(&live, (now, soon), later, open)
     }
 
     /// The generation of the list that it opens by.

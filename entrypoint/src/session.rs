@@ -177,11 +177,14 @@ impl Session {
             }
             Event::Rules(finding) => self.answer(finding?, guest)?,
             Event::FlushDue => {
-                self.look_at_rules(guest)?;
+                if self.firewall.is_told() {
+                    self.look_at_rules(guest)?;
+                }
                 self.flush();
             }
             Event::Heartbeat => {
                 self.look_at_rules(guest)?;
+                self.decider.prolong(&mut self.firewall);
                 self.beat();
             }
         }

@@ -54,6 +54,7 @@ impl TamperWatch {
         }
         match finding {
             Finding::Nothing => self.good_at = account.now(),
+            Finding::Unseen => {}
             Finding::Changed(by) => {
                 let what = format!("the rules were changed by {by}");
                 account.begin_gap(GapKind::Tamper, self.good_at, &what);

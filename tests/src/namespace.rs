@@ -80,7 +80,8 @@ impl Drop for Namespace {
 
 /// A short text that no other namespace or interface of this machine has: interface names end at
 /// fifteen bytes.
-pub(crate) fn unique() -> String {
+#[must_use]
+pub fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }

@@ -18,6 +18,8 @@ mod foreign;
 mod image;
 #[path = "e2e/on_terminal.rs"]
 mod on_terminal;
+#[path = "e2e/published.rs"]
+mod published;
 #[path = "e2e/steered.rs"]
 mod steered;
 #[path = "e2e/tampered.rs"]
@@ -50,10 +52,11 @@ fn main() -> anyhow::Result<ExitCode> {
             ("ended", &ended::TESTS),
             ("foreign", &foreign::TESTS),
         ];
-        let more: [(&str, &[_]); 6] = [
+        let more: [(&str, &[_]); 7] = [
             ("attended", &attended::TESTS),
             ("brought", &brought::TESTS),
             ("collected", &collected::TESTS),
+            ("published", &published::TESTS),
             ("steered", &steered::TESTS),
             ("tampered", &tampered::TESTS),
             ("verdicts", &verdicts::TESTS),

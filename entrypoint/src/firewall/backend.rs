@@ -102,7 +102,7 @@ impl Backend {
         match (self, plan) {
             (Self::Nftables(table), Loaded::ByName(plan)) => table.reload(&plan.ruleset()),
             (Self::Nftables(table), Loaded::ByAddress(plan)) => table.reload(&plan.ruleset()),
-            (Self::Legacy(tables), Loaded::ByName(plan)) => tables.follow(plan, open),
+            (Self::Legacy(tables), Loaded::ByName(plan)) => tables.reload(plan, open),
             // What addresses decide by is never loaded there.
             (Self::Legacy(_), Loaded::ByAddress(_)) => Ok(()),
         }
@@ -124,6 +124,14 @@ impl Backend {
     pub(super) fn has_news(&mut self) -> bool {
         match self {
             Self::Nftables(table) => table.has_news().unwrap_or(false),
+            Self::Legacy(tables) => matches!(tables.look(), Finding::Changed(_)),
+        }
+    }
+
+    /// Whether the kernel tells of changes. Where it does not, each look is a search.
+    pub(super) const fn is_told(&self) -> bool {
+        match self {
+            Self::Nftables(_) => true,
             Self::Legacy(_) => false,
         }
     }
@@ -140,7 +148,7 @@ impl Backend {
     pub(super) fn look(&mut self) -> io::Result<Finding> {
         match self {
             Self::Nftables(table) => table.look(),
-            Self::Legacy(_) => Ok(Finding::Nothing),
+            Self::Legacy(tables) => Ok(tables.look()),
         }
     }
 

@@ -6,6 +6,8 @@ pub(crate) enum Finding {
     /// Nothing of consequence.
     #[default]
     Nothing,
+    /// It could not be seen this time.
+    Unseen,
     /// They changed them: who.
     Changed(String),
     /// They overrode them, which loading them again does not mend: how, and who.
@@ -13,10 +15,10 @@ pub(crate) enum Finding {
 }
 
 impl Finding {
-    /// This, or what was found besides where this is nothing.
+    /// This, or what was found besides where nothing is known of this.
     pub(super) fn or(self, other: Self) -> Self {
         match self {
-            Self::Nothing => other,
+            Self::Nothing | Self::Unseen => other,
             Self::Changed(_) | Self::Overridden(_) => self,
         }
     }
@@ -32,6 +34,7 @@ mod tests {
         let overridden = || Finding::Overridden("b".to_owned());
         for (first, second, both) in [
             (Finding::Nothing, changed(), changed()),
+            (Finding::Unseen, changed(), changed()),
             (changed(), Finding::Nothing, changed()),
             (overridden(), changed(), overridden()),
             (Finding::Nothing, Finding::Nothing, Finding::Nothing),

@@ -28,7 +28,7 @@ use self::{
     script::Family,
 };
 use super::{
-    Counters, LOAD, Plan,
+    Counters, Finding, LOAD, Plan,
     opened::Kept,
     program::{Said, first_line, run},
 };
@@ -39,8 +39,9 @@ pub(super) struct Tables {
     families: Vec<Family>,
     abilities: Abilities,
     openings: Openings,
-    /// The rules as they are listed once they are loaded.
-    listed: String,
+    /// What is ours as it is listed once it is loaded; none where others had changed it before it
+    /// became what it should be.
+    listed: Option<String>,
 }
 
 impl Tables {
@@ -65,9 +66,9 @@ impl Tables {
             families,
             abilities,
             openings: Openings::default(),
-            listed: String::new(),
+            listed: None,
         };
-        tables.listed = listing::rules(&tables.list()?.concat());
+        tables.listed = Some(tables.ours()?);
         Ok((tables, loaded))
     }
 
@@ -81,7 +82,12 @@ impl Tables {
         } else {
             &[]
         };
-        let told = [UNWATCHED].into_iter().chain(without);
+        let watched = if is_lean(&self.abilities) {
+            UNWATCHED
+        } else {
+            LOOKED_AT
+        };
+        let told = [watched].into_iter().chain(without);
         told.chain(lean.iter().copied()).collect()
     }
 
@@ -117,7 +123,7 @@ impl Tables {
     pub(super) fn follow(&mut self, plan: &Plan, kept: &[Kept]) -> Result<(), Failure> {
         require(plan)?;
         let openings = Openings::of(kept, Timestamp::now());
-        let unchanged = listing::rules(&self.list()?.concat()) == self.listed;
+        let unchanged = Some(self.ours()?) == self.listed;
         for &family in &self.families {
             let script = if is_lean(&self.abilities) {
                 lean::following(plan, family)
@@ -127,10 +133,43 @@ impl Tables {
             restore(family, &script)?;
         }
         self.openings = openings;
-        if unchanged {
-            self.listed = listing::rules(&self.list()?.concat());
+        self.listed = unchanged.then(|| self.ours()).transpose()?;
+        Ok(())
+    }
+
+    /// Loads the same rules again, whatever has become of them, with what was open. Of others' they
+    /// come before those that they have come before.
+    pub(super) fn reload(&mut self, plan: &Plan, open: &[Kept]) -> Result<(), Failure> {
+        let openings = Openings::of(open, Timestamp::now());
+        for &family in &self.families {
+            let again = || {
+                let listing = self.list(family)?;
+                let script = rules::again(plan, family, &self.abilities, &openings, &listing);
+                restore(family, &script)
+            };
+            // Somebody may have been at it between the two.
+            again().or_else(|_| again())?;
+        }
+        self.openings = openings;
+        // Otherwise it is as it was, or somebody has been at it again, which the next look tells.
+        if self.listed.is_none() {
+            self.listed = Some(self.ours()?);
         }
         Ok(())
+    }
+
+    /// Looks what others did to the rules until now. The kernel tells nobody, so that a look costs
+    /// a process a family.
+    pub(super) fn look(&self) -> Finding {
+        if is_lean(&self.abilities) {
+            return Finding::Unseen;
+        }
+        match self.ours() {
+            Ok(ours) if Some(&ours) == self.listed.as_ref() => Finding::Nothing,
+            Ok(_) => Finding::Changed(SOMEBODY.to_owned()),
+            // A guest that has all the processes there are: the next look tells.
+            Err(_) => Finding::Unseen,
+        }
     }
 
     /// What was counted since the tables were loaded.
@@ -138,13 +177,9 @@ impl Tables {
         if !self.counts() {
             return Err(Failure::setup(COUNT, UNCOUNTED, "use another kernel"));
         }
-        let listings = self.list()?;
-        if listing::rules(&listings.concat()) != self.listed {
-            return Err(Failure::setup(COUNT, CHANGED, "look for who changes them"));
-        }
         let mut sum = Counters::default();
-        for listing in listings {
-            let counters = counted::parse(&listing, &self.abilities)
+        for &family in &self.families {
+            let counters = counted::parse(&self.list(family)?, &self.abilities)
                 .ok_or_else(|| Failure::setup(COUNT, "the listing lacks rules of ours", KERNEL))?;
             sum.packets = sum.packets.saturating_add(counters.packets);
             sum.quic = sum.quic.saturating_add(counters.quic);
@@ -153,14 +188,29 @@ impl Tables {
         Ok(sum)
     }
 
-    /// All tables that have rules of ours, one listing a family.
-    fn list(&self) -> Result<Vec<String>, Failure> {
+    /// What of the tables is ours.
+    fn ours(&self) -> Result<String, Failure> {
+        let ours = |&family| Ok(listing::ours(&self.list(family)?, &self.openings));
+        self.families.iter().map(ours).collect()
+    }
+
+    /// All tables of a family that have rules of ours.
+    fn list(&self, family: Family) -> Result<String, Failure> {
         let leaving = self.abilities.contains(&Ability::Leaving);
-        let tables = ["filter", "nat"]
-            .into_iter()
-            .chain(leaving.then_some("mangle"));
-        let listing = |&family: &Family| tables.clone().map(|table| save(family, table)).collect();
-        self.families.iter().map(listing).collect()
+        let tables = ["filter", "nat"];
+        let tables = tables.into_iter().chain(leaving.then_some("mangle"));
+        // At once, where the kernel says which there are.
+        let all = save(family, &["-c"])?;
+        let is_there = |table| {
+            all.lines()
+                .any(|line| line.strip_prefix('*') == Some(table))
+        };
+        if tables.clone().all(is_there) {
+            return Ok(all);
+        }
+        tables
+            .map(|table| save(family, &["-c", "-t", table]))
+            .collect()
     }
 }
 
@@ -256,8 +306,8 @@ fn told(complaint: &str) -> &str {
         .unwrap_or_else(|| first_line(complaint))
 }
 
-fn save(family: Family, table: &str) -> Result<String, Failure> {
-    match tell(family.save(), &["-c", "-t", table], "")? {
+fn save(family: Family, args: &[&str]) -> Result<String, Failure> {
+    match tell(family.save(), args, "")? {
         Said::Done(listing) => Ok(listing),
         Said::Refused(complaint) => Err(Failure::setup(COUNT, first_line(&complaint), KERNEL)),
     }
@@ -281,9 +331,12 @@ const KERNEL: &str = "use a host whose kernel has nf_tables, or ip_tables and ip
                       owner and REDIRECT";
 const NET_RAW: &str = "give PID 1 that capability too: --engine-arg=--cap-add=NET_RAW of \
                        `host-collector run`, or --cap-add NET_RAW";
-const UNWATCHED: &str = "with iptables-legacy, it is found out at the end whether others changed the \
-                         rules, and not mended before";
-const CHANGED: &str = "others changed the rules, and what passed meanwhile is not known";
+const LOOKED_AT: &str = "with iptables-legacy, it is looked every 5 s whether others changed the \
+                         rules, which are loaded again then, and nobody knows who it was";
+const UNWATCHED: &str = "with this kernel's iptables, it is not found out whether others changed the \
+                         rules";
+/// Who made a change of which the kernel tells nobody.
+const SOMEBODY: &str = "somebody, of whom iptables-legacy does not tell";
 const NO_IPV6: &str =
     "no name is reached over IPv6: its rules are more than this kernel takes at once";
 const UNCOUNTED: &str = "this kernel does not count what its rules refuse";
@@ -317,7 +370,7 @@ mod tests {
     }
 
     fn listing(family: Family, table: &str) -> String {
-        save(family, table)
+        save(family, &["-c", "-t", table])
             .map_err(|failure| failure.one_line())
             .unwrap()
     }
@@ -329,7 +382,7 @@ mod tests {
             &["tcp:8080", "udp:6000-6010"],
         );
         assert_eq!(tables.abilities, BTreeSet::from(Ability::ALL));
-        assert_eq!(tables.degradations(), [UNWATCHED]);
+        assert_eq!(tables.degradations(), [LOOKED_AT]);
         for family in Family::BOTH {
             let filter = listing(family, "filter");
             for hook in ["INPUT", "FORWARD", "OUTPUT"] {
@@ -385,17 +438,98 @@ mod tests {
         assert!(tables.counters().is_ok());
     }
 
+    const TO: [&str; 2] = ["203.0.113.7:22", "[2001:db8::7]:22"];
+
     #[test]
-    fn what_others_changed_is_found_by_who_asks_for_the_counters() {
-        let tables = loaded("example.com", &[]);
-        for (script, found) in [
-            ("*nat\n-I OUTPUT 1 -j RETURN\nCOMMIT\n", true),
-            ("*nat\n-D OUTPUT 1\nCOMMIT\n", false),
-            ("*filter\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n", true),
+    fn what_others_change_is_found_and_mended_with_what_was_open_and_what_is_theirs_stays() {
+        let plan = plan("b.example:22", &["tcp:8080"]);
+        let mut tables = loaded("b.example:22", &["tcp:8080"]);
+        let kept = TO.map(|to| Kept {
+            to: to.parse().unwrap(),
+            seconds: 600,
+        });
+        tables.open(&kept.map(|kept| kept.to), 600).unwrap();
+        let ours = tables.ours().map_err(|failure| failure.one_line());
+        assert!(ours.ok() == tables.listed, "what is open is no change");
+        let whole = tables.listed.clone();
+        for script in [
+            "*nat\n-I OUTPUT 1 -j RETURN\nCOMMIT\n",
+            "*nat\n-F\nCOMMIT\n",
+            "*filter\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n",
+            "*filter\n-D OUTPUT 1\nCOMMIT\n",
+            "*filter\n-F\n-X\nCOMMIT\n",
+            "*filter\n-I OUTPUT 1 -j ACCEPT\n-I OUTPUT 1 -j sandbox_output\nCOMMIT\n",
+            "*filter\n-I sandbox_opened 1 -j sandbox_guarded\nCOMMIT\n",
+            "*mangle\n-F POSTROUTING\nCOMMIT\n",
         ] {
-            assert!(restore(Family::V4, script).is_ok());
-            assert_eq!(tables.counters().is_err(), found, "{script}");
+            for family in Family::BOTH {
+                assert!(restore(family, script).is_ok(), "{script}");
+                assert_eq!(tables.look(), Finding::Changed(SOMEBODY.into()), "{script}");
+                let reloaded = tables.reload(&plan, &kept);
+                assert_eq!(reloaded.map_err(|f| f.one_line()), Ok(()), "{script}");
+                assert_eq!(tables.look(), Finding::Nothing, "{script}");
+                assert!(tables.listed == whole, "{script}");
+                assert_eq!(
+                    tables
+                        .list(family)
+                        .unwrap()
+                        .matches("--datestop 20")
+                        .count(),
+                    1
+                );
+            }
         }
+        // Theirs, which come behind ours now.
+        let filter = listing(Family::V4, "filter");
+        let at = |part: &str| {
+            filter
+                .find(part)
+                .unwrap_or_else(|| panic!("{part}\n{filter}"))
+        };
+        assert!(at("-A OUTPUT -j sandbox_output") < at("-A OUTPUT -j ACCEPT"));
+        assert_eq!(
+            tables.counters().map_err(|f| f.one_line()),
+            Ok(Counters::default())
+        );
+    }
+
+    #[test]
+    fn what_others_have_behind_ours_is_no_change() {
+        let tables = loaded("example.com", &[]);
+        for script in [
+            "*nat\n:DOCKER_OUTPUT - [0:0]\n-A OUTPUT -d 127.0.0.11/32 -j DOCKER_OUTPUT\n\
+             -A DOCKER_OUTPUT -p 17 -j DNAT --to-destination 127.0.0.11:4000\n\
+             -A POSTROUTING -j MASQUERADE\nCOMMIT\n",
+            "*filter\n-A OUTPUT -j ACCEPT\nCOMMIT\n",
+            "*raw\n-A OUTPUT -p 6 -j ACCEPT\nCOMMIT\n",
+        ] {
+            assert!(restore(Family::V4, script).is_ok(), "{script}");
+            assert_eq!(tables.look(), Finding::Nothing, "{script}");
+        }
+    }
+
+    #[test]
+    fn what_was_changed_before_another_list_is_found_after_it_and_mended_by_it() {
+        let mut tables = loaded("a.example:8443/tls", &[]);
+        let next = plan("b.example:9443/tls, 10.0.0.0/8:22", &[]);
+        assert!(restore(Family::V6, "*filter\n-F OUTPUT\nCOMMIT\n").is_ok());
+        assert!(tables.follow(&next, &[]).is_ok());
+        for _ in 0..2 {
+            assert!(matches!(tables.look(), Finding::Changed(_)));
+        }
+        assert!(tables.reload(&next, &[]).is_ok());
+        assert_eq!(tables.look(), Finding::Nothing);
+        assert!(listing(Family::V4, "nat").contains("9443"));
+        assert!(restore(Family::V6, "*filter\n-F OUTPUT\nCOMMIT\n").is_ok());
+        assert!(matches!(tables.look(), Finding::Changed(_)), "again");
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_no_finding() {
+        let mut tables = loaded("example.com", &[]);
+        tables.abilities.clear();
+        assert_eq!(tables.look(), Finding::Unseen);
+        assert!(tables.degradations().contains(&UNWATCHED));
     }
 
     #[test]
@@ -443,7 +577,7 @@ mod tests {
             families: Vec::new(),
             abilities: Abilities::new(),
             openings: Openings::default(),
-            listed: String::new(),
+            listed: None,
         };
         assert!(!tables.counts() && !tables.logs() && tables.counters().is_err());
         assert!(tables.open(&[], 60).is_err());

@@ -33,7 +33,7 @@ pub(crate) use self::{
     held::Held,
     plan::{AddressPlan, Plan},
 };
-use crate::failure::Failure;
+use crate::{connections::established, failure::Failure};
 
 /// NFLOG group of the refused packets, in the container's own network namespace.
 pub(crate) const LOG_GROUP: u16 = 4100;
@@ -42,6 +42,10 @@ const LOG_SNAPLEN: u32 = 128;
 /// Packets that the kernel gathers before it wakes PID 1.
 const LOG_THRESHOLD: u32 = 64;
 const LOAD: &str = "load the firewall";
+/// When an opening is about to end: there is a look at it every five seconds.
+pub(crate) const SOON: Duration = Duration::from_secs(15);
+/// For how many seconds it goes on for a connection, and then for as many again.
+pub(crate) const PROLONGED: u32 = 60;
 
 /// Loaded rules. Nothing runs in the container before there are some.
 pub(crate) struct Firewall {
@@ -159,6 +163,28 @@ impl Firewall {
         Ok(())
     }
 
+    /// Keeps open what is about to end and the guest is connected to: who resolves once and goes on
+    /// connecting to what it knows is not cut off while it holds a connection there. Where addresses
+    /// decide, whoever knows the names does so.
+    pub(crate) fn prolong(&mut self, now: Instant) -> io::Result<()> {
+        let Loaded::ByName(plan) = &self.plan else {
+            return Ok(());
+        };
+        let ending = self.opened.ending(now, now + SOON);
+        if ending.is_empty() {
+            return Ok(());
+        }
+        let live = established(Some(plan.proxy_uid), |to| ending.contains(&to))?;
+        if live.is_empty() {
+            return Ok(());
+        }
+        let endpoints: Vec<_> = live.iter().copied().collect();
+        self.backend.open(&endpoints, PROLONGED)?;
+        let until = now + Duration::from_secs(PROLONGED.into());
+        self.opened.prolong(&live, until, now);
+        Ok(())
+    }
+
     /// Has the rules follow another list, all of it or nothing. What the guest was let dial and that
     /// list does not open is closed.
     ///
@@ -231,6 +257,11 @@ impl Firewall {
     /// Looks what others did to the rules until now.
     pub(crate) fn look(&mut self) -> io::Result<Finding> {
         self.backend.look()
+    }
+
+    /// Whether the kernel tells of changes. Where it does not, each look is a search.
+    pub(crate) const fn is_told(&self) -> bool {
+        self.backend.is_told()
     }
 
     /// What was counted since rules were first loaded, less what was set aside.
@@ -424,6 +455,64 @@ mod tests {
             assert!(!listing.contains("192.0.2.1 . 22"), "{listing}");
             assert!(listing.contains("hook output priority filter; policy drop"));
         }
+    }
+
+    /// A listener at an address of this network, and a connection to it.
+    fn connected(to: SocketAddr) -> (std::net::TcpListener, std::net::TcpStream) {
+        for arguments in [
+            format!("addr add {}/32 dev lo", to.ip()),
+            "link set lo up".to_owned(),
+        ] {
+            let mut ip = std::process::Command::new("ip");
+            assert!(ip.args(arguments.split(' ')).status().unwrap().success());
+        }
+        let listener = std::net::TcpListener::bind(to).unwrap();
+        let stream = std::net::TcpStream::connect(to).unwrap();
+        (listener, stream)
+    }
+
+    /// `ADDRESS . PORT MINUTES` of what is open: what it is open for besides is spare.
+    fn timeouts() -> String {
+        let listing = nft("list table inet sandbox_egress");
+        let elements = listing.split(" expires ").filter_map(|before| {
+            let (before, timeout) = before.rsplit_once(" timeout ")?;
+            let key = before.rsplit(['{', ',']).next()?.trim();
+            Some(format!("{key} {}m", timeout.split('m').next()?))
+        });
+        let mut elements: Vec<_> = elements.collect();
+        elements.sort();
+        elements.join(", ")
+    }
+
+    #[tokio::test]
+    async fn an_opening_outlasts_its_answer_while_the_guest_is_connected_to_it_and_no_longer() {
+        let mut firewall = firewall();
+        let name = HostName::parse("example.com").unwrap();
+        firewall.open(request(&name, 600)).unwrap();
+        let other = ["203.0.113.8:22".parse().unwrap()];
+        let request = Request {
+            name: &name,
+            endpoints: &other,
+            seconds: 600,
+        };
+        firewall.open(request).unwrap();
+        let (_listener, stream) = connected(ENDPOINTS[0]);
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        firewall.prolong(at(580)).unwrap();
+        assert_eq!(timeouts(), "203.0.113.7 . 22 10m, 203.0.113.8 . 22 10m");
+        // As the kernel has no other time than its own, the one that is prolonged ends sooner here.
+        firewall.prolong(at(590)).unwrap();
+        assert_eq!(timeouts(), "203.0.113.7 . 22 1m, 203.0.113.8 . 22 10m");
+        assert_eq!(firewall.look().unwrap(), Finding::Nothing);
+        let open = firewall.opened.all(at(640));
+        assert_eq!(
+            open.iter().map(|kept| kept.to).collect::<Vec<_>>(),
+            ENDPOINTS
+        );
+        drop(stream);
+        firewall.prolong(at(640)).unwrap();
+        assert!(firewall.opened.all(at(651)).is_empty());
     }
 
     fn by_address(list: &str) -> Firewall {

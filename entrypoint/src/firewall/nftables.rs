@@ -121,7 +121,7 @@ impl Table {
         // What was changed before is mended now. What was overridden is not.
         self.found = match earlier {
             Finding::Overridden(_) => earlier,
-            Finding::Nothing | Finding::Changed(_) => meanwhile,
+            Finding::Nothing | Finding::Unseen | Finding::Changed(_) => meanwhile,
         };
         Ok(())
     }

@@ -1,7 +1,11 @@
 //! What the guest was let dial without the proxy, by whose name, and for how long: another list lets
 //! it go on with what that list allows as well, and with nothing else.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Instant,
+};
 
 use policy::{Decision, Destination, Host, HostName, Policy};
 
@@ -46,6 +50,28 @@ impl Opened {
             *until > now && !stream_ports.contains(&to.port()) && opens(policy, name, *to)
         });
         self.all(now)
+    }
+
+    /// Those that end after `now`, and by `soon` under every name that they have.
+    pub(super) fn ending(&self, now: Instant, soon: Instant) -> BTreeSet<SocketAddr> {
+        let mut last: BTreeMap<SocketAddr, Instant> = BTreeMap::new();
+        for ((to, _), until) in self.until.iter().filter(|(_, until)| **until > now) {
+            let latest = last.entry(*to).or_insert(*until);
+            *latest = (*until).max(*latest);
+        }
+        last.retain(|_, until| *until <= soon);
+        last.into_keys().collect()
+    }
+
+    /// Notes that these stay open until then, for the names that have them.
+    pub(super) fn prolong(&mut self, these: &BTreeSet<SocketAddr>, until: Instant, now: Instant) {
+        let theirs = self
+            .until
+            .iter_mut()
+            .filter(|((to, _), end)| these.contains(to) && **end > now);
+        for (_, end) in theirs {
+            *end = until.max(*end);
+        }
     }
 
     /// All that are open.
@@ -141,6 +167,33 @@ mod tests {
         let mut opened = opened(&[("a.example", "10.0.0.1:22")], now);
         let list = "a.example:22@10.0.0.0/8";
         assert_eq!(kept(&mut opened, list, now).len(), 1);
+    }
+
+    #[test]
+    fn what_ends_soon_is_prolonged_for_its_names_and_what_has_ended_is_not() {
+        let now = Instant::now();
+        let mut opened = opened(
+            &[("a.example", "45.0.0.1:22"), ("b.example", "45.0.0.2:22")],
+            now,
+        );
+        let after = |seconds| now + Duration::from_secs(seconds);
+        let both = ["45.0.0.1:22", "45.0.0.2:22"].map(|to| to.parse().unwrap());
+        assert!(opened.ending(now, after(15)).is_empty());
+        assert_eq!(opened.ending(after(50), after(65)), BTreeSet::from(both));
+        // Another name has it for longer.
+        let other = HostName::parse("c.example").unwrap();
+        opened.note(&other, &both[..1], after(600), now);
+        assert_eq!(
+            opened.ending(after(50), after(65)),
+            BTreeSet::from([both[1]])
+        );
+        opened.prolong(&BTreeSet::from([both[1]]), after(110), after(50));
+        assert_eq!(
+            kept(&mut opened, "b.example:22", after(65)),
+            ["45.0.0.2:22 45"]
+        );
+        opened.prolong(&BTreeSet::from(both), after(999), after(200));
+        assert!(kept(&mut opened, "b.example:22", after(200)).is_empty());
     }
 
     #[test]

@@ -14,13 +14,21 @@ use serde_json::Value;
 
 use crate::LabTest;
 
-pub(crate) const TESTS: [(&str, LabTest); 6] = [
+pub(crate) const TESTS: [(&str, LabTest); 8] = [
     ("rules-that-are-flushed-are-loaded-again", flushed),
     ("a-table-that-is-deleted-is-loaded-again", deleted),
     ("a-rule-that-is-added-is-taken-out-again", rule_added),
     ("an-address-that-is-added-is-taken-out-again", address_added),
     ("whoever-goes-on-flushing-ends-the-guest", flooded),
     ("what-the-engine-changes-is-no-alarm", engine_changes),
+    (
+        "where-addresses-decide-what-was-open-is-open-again",
+        flushed_by_address,
+    ),
+    (
+        "rules-of-iptables-that-are-flushed-are-loaded-again",
+        flushed_iptables,
+    ),
 ];
 
 /// A guest that is refused one packet, waits for a line, and is refused another.
@@ -37,6 +45,10 @@ struct Stage {
 
 impl Stage {
     fn start(lab: &Lab, guest: &str) -> anyhow::Result<Self> {
+        Self::start_with(lab, guest, &[])
+    }
+
+    fn start_with(lab: &Lab, guest: &str, arguments: &[&str]) -> anyhow::Result<Self> {
         let files = lab.files()?;
         lab.internet().reset()?;
         let subnet = lab.internet().subnet();
@@ -45,6 +57,7 @@ impl Stage {
             subnet.v4_net()
         )];
         let mut command = lab.collector(&files, Network::Allowlist, &allow);
+        command.args(arguments);
         command.args(["-it", BASE, "--", "bash", "-c", &subnet.fill(guest)]);
         let mut program = OnTerminal::start(&command, 33, 97)?;
         program.wait_for("ready")?;
@@ -65,7 +78,8 @@ impl Stage {
     /// `restored` waits until they are ours again, or process 1 is `gone`.
     fn as_root(&self, script: &str) -> anyhow::Result<()> {
         let functions = "
-            nft() { nsenter --target $pid --net /usr/sbin/nft \"$@\"; }
+            inside() { nsenter --target $pid --net \"$@\"; }
+            nft() { inside /usr/sbin/nft \"$@\"; }
             gone() { test ! -d /proc/$pid; }
             restored() {
                 until gone || { nft list chain inet sandbox_egress output 2>/dev/null | grep -q denied_packets &&
@@ -107,6 +121,58 @@ fn gaps(line: &Value) -> Vec<String> {
             format!("{kind} {state} {detail}")
         })
         .collect()
+}
+
+/// What was open is, and nothing else: of both who tries after the flush.
+fn flushed_by_address(lab: &Lab) -> anyhow::Result<()> {
+    let guest = "try() { bash -c 'echo >/dev/tcp/{v4}.66/9' 2>&1; }
+        reach() { bash -c 'exec 3<>/dev/tcp/{v4}.10/22'; }
+        try; reach; echo re''ady; read line; try; reach";
+    let run = Stage::start_with(lab, guest, &["--enforce=address"])?;
+    run.as_root("nft flush ruleset; restored")?;
+    let (code, line) = run.finish()?;
+    ensure!(code == 0, "{code}: {line}");
+    ensure!(
+        line.pointer("/egress_enforcement") == Some(&"address".into()),
+        "{line}"
+    );
+    let gaps = gaps(&line);
+    let told = |gap: &String| gap.starts_with("tamper whole the rules were changed by `nft`");
+    ensure!(gaps.len() == 1 && gaps.iter().all(told), "{gaps:#?}");
+    let denied = line.pointer("/egress_denied_by_reason/packet");
+    ensure!(denied == Some(&2.into()), "{line}");
+    let reached = lab.internet().account()?.reached;
+    ensure!(reached.iter().eq(&["allowed.test:22/tcp"]), "{reached:?}");
+    Ok(())
+}
+
+/// Of them the kernel tells nobody: they are looked at.
+fn flushed_iptables(lab: &Lab) -> anyhow::Result<()> {
+    let arguments = [
+        "--engine-arg=--volume=/dev/null:/usr/sbin/nft:ro",
+        "--engine-arg=--cap-add=NET_RAW",
+    ];
+    let run = Stage::start_with(lab, TRIES, &arguments)?;
+    run.as_root(
+        "inside iptables-legacy-save | grep -q 'A OUTPUT -j sandbox_output'
+         inside iptables-legacy -F OUTPUT
+         inside iptables-legacy -P OUTPUT ACCEPT
+         until inside iptables-legacy-save | grep -q 'A OUTPUT -j sandbox_output'; do sleep 0.02; done
+         inside iptables-legacy-save -t filter | grep -q 'OUTPUT DROP'",
+    )?;
+    let (code, line) = run.finish()?;
+    ensure!(code == 3, "{code}: {line}");
+    let gaps = gaps(&line);
+    let told = |gap: &String| {
+        gap.starts_with("tamper whole the rules were changed by somebody")
+            && gap.ends_with("loaded again")
+    };
+    ensure!(gaps.len() == 1 && gaps.iter().all(told), "{gaps:#?}");
+    let denied = line.pointer("/egress_denied_by_reason/packet");
+    ensure!(denied == Some(&2.into()), "{line}");
+    let reached = lab.internet().account()?.reached;
+    ensure!(reached.is_empty(), "{reached:?} was reached");
+    Ok(())
 }
 
 /// Refused before and after, counted, and the interval between told with its author.

@@ -5,11 +5,11 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write as _,
     io,
     net::{IpAddr, SocketAddr},
 };
 
+use ipnet::IpNet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{
@@ -52,6 +52,41 @@ impl Openings {
         Self(kept.iter().filter_map(until).take(MOST).collect())
     }
 
+    /// Whether this is how the kernel lists one of them. What has ended may still be there.
+    pub(super) fn has_rule(&self, listed: &str) -> bool {
+        let words: Vec<&str> = listed.split(' ').collect();
+        let [
+            "-A",
+            OPENED,
+            "-d",
+            net,
+            "-p",
+            "tcp",
+            "-m",
+            "tcp",
+            "--dport",
+            port,
+            "-m",
+            "time",
+            "--datestop",
+            until,
+            "-j",
+            GUARDED,
+        ] = words[..]
+        else {
+            return false;
+        };
+        let address = net.split('/').next().and_then(|net| net.parse().ok());
+        let (Some(address), Ok(port)) = (address, port.parse()) else {
+            return false;
+        };
+        let is_single = net
+            .parse::<IpNet>()
+            .is_ok_and(|net| net == IpNet::from(address));
+        let held = self.0.get(&SocketAddr::new(address, port));
+        is_single && held.is_some_and(|held| written(*held) == until)
+    }
+
     /// The chain of one family, as a script.
     pub(super) fn chain(&self, family: Family) -> String {
         let mut table = Table::new("filter", &[OPENED]);
@@ -61,6 +96,8 @@ impl Openings {
 
     /// The rules of one family, for the chain of a table that is being made.
     pub(super) fn fill(&self, family: Family, table: &mut Table) {
+        // One that ended long ago: a kernel that has no such rules says so at the start.
+        table.rule(OPENED, "-m time --datestop 1970-01-02T00:00:00 -j DROP");
         let mine = |to: &SocketAddr| to.is_ipv4() == (family == Family::V4);
         for (to, until) in self.0.iter().filter(|(to, _)| mine(to)) {
             table.rule(OPENED, rule(to.ip(), to.port(), *until));
@@ -69,13 +106,16 @@ impl Openings {
 }
 
 fn rule(address: IpAddr, port: u16, until: Timestamp) -> String {
-    let mut rule = format!(
-        "-d {address} {} -m time --datestop ",
-        tcp("dport", port, port)
-    );
-    // Writing to a String cannot fail.
-    let _ = write!(rule, "{} -j {GUARDED}", until.strftime("%Y-%m-%dT%H:%M:%S"));
-    rule
+    format!(
+        "-d {address} {} -m time --datestop {} -j {GUARDED}",
+        tcp("dport", port, port),
+        written(until)
+    )
+}
+
+/// As iptables(8) writes times.
+fn written(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S").to_string()
 }
 
 /// Every connection is compared with each.
@@ -102,6 +142,7 @@ mod tests {
         assert_eq!(
             open.chain(Family::V4),
             "*filter\n:sandbox_opened - [0:0]\n\
+             -A sandbox_opened -m time --datestop 1970-01-02T00:00:00 -j DROP\n\
              -A sandbox_opened -d 203.0.113.7 -p 6 -m tcp --dport 22 -m time \
              --datestop 2027-01-15T08:01:00 -j sandbox_guarded\nCOMMIT\n"
         );
@@ -110,6 +151,31 @@ mod tests {
             v6.contains("-d 2001:db8::7 ") && !v6.contains("203.0"),
             "{v6}"
         );
+    }
+
+    #[test]
+    fn only_what_was_opened_is_one_of_the_rules_as_the_kernel_lists_them() {
+        let both = endpoints(&["203.0.113.7:22", "[2001:db8::7]:9418"]);
+        let open = Openings::default().with(&both, 60, at(0)).unwrap();
+        let listed = |to: &str, port: u16, until: &str| {
+            format!(
+                "-A sandbox_opened -d {to} -p tcp -m tcp --dport {port} -m time --datestop \
+                 2027-01-15T{until} -j sandbox_guarded"
+            )
+        };
+        assert!(open.has_rule(&listed("203.0.113.7/32", 22, "08:01:00")));
+        assert!(open.has_rule(&listed("2001:db8::7/128", 9418, "08:01:00")));
+        for other in [
+            listed("203.0.113.7/32", 23, "08:01:00"),
+            listed("203.0.113.8/32", 22, "08:01:00"),
+            listed("203.0.113.7/24", 22, "08:01:00"),
+            listed("203.0.113.7/32", 22, "09:01:00"),
+            listed("203.0.113.7/32", 22, "08:01:00").replace("sandbox_guarded", "ACCEPT"),
+            "-A sandbox_opened -j sandbox_guarded".to_owned(),
+            String::new(),
+        ] {
+            assert!(!open.has_rule(&other), "{other}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::{
     abilities::{Abilities, Ability},
     flows::{CLAIMED, LET_THROUGH, OURS, accept_known, let_through},
     incoming,
+    listing::leading_in,
     openings::Openings,
     script::{Family, Table, ranges, tcp, udp},
 };
@@ -21,13 +22,30 @@ use crate::firewall::{
 
 /// The script of one family, for a kernel with these abilities.
 pub(super) fn script(plan: &Plan, family: Family, abilities: &Abilities) -> String {
+    again(plan, family, abilities, &Openings::default(), "")
+}
+
+/// The same in the place of whatever has become of ours in a listing of the family's tables, with
+/// what is open.
+pub(super) fn again(
+    plan: &Plan,
+    family: Family,
+    abilities: &Abilities,
+    openings: &Openings,
+    listing: &str,
+) -> String {
     let rules = Rules {
         plan,
         family,
         abilities,
     };
     // Closed first: a script that ends early leaves less open, not more.
-    [rules.filter(), rules.leaving(), rules.nat()].concat()
+    [
+        rules.filter(openings, listing),
+        rules.leaving(listing),
+        rules.nat(listing),
+    ]
+    .concat()
 }
 
 struct Rules<'a> {
@@ -41,8 +59,9 @@ impl Rules<'_> {
         self.abilities.contains(&ability)
     }
 
-    fn filter(&self) -> String {
+    fn filter(&self, openings: &Openings, listing: &str) -> String {
         let mut table = Table::new("filter", &FILTER_CHAINS);
+        table.take_out(&leading_in(listing, "filter"));
         for hook in ["INPUT", "OUTPUT"] {
             table.policy(hook, "DROP");
         }
@@ -51,6 +70,7 @@ impl Rules<'_> {
         self.judge_others(&mut table);
         self.judge_proxy(&mut table);
         self.judge_opened(&mut table);
+        self.open(openings, &mut table);
         self.accept_ranges(&mut table);
         self.judge_output(&mut table);
         let Plan { ingress, here, .. } = self.plan;
@@ -126,9 +146,11 @@ impl Rules<'_> {
             table.rule(GUARDED, format_args!("-d {net} -j RETURN"));
         }
         table.rule(GUARDED, format_args!("-j {LET_THROUGH}"));
+    }
+
+    fn open(&self, openings: &Openings, table: &mut Table) {
         if self.can(Ability::Expiring) {
-            // One that ended long ago: a kernel that has no such rules says so at the start.
-            table.rule(OPENED, "-m time --datestop 1970-01-02T00:00:00 -j DROP");
+            openings.fill(self.family, table);
         }
     }
 
@@ -188,11 +210,12 @@ impl Rules<'_> {
     }
 
     /// Loopback's addresses lead out where a socket chose its interface.
-    fn leaving(&self) -> String {
+    fn leaving(&self, listing: &str) -> String {
         if !self.can(Ability::Leaving) {
             return String::new();
         }
         let mut table = Table::new("mangle", &[LEAVING]);
+        table.take_out(&leading_in(listing, "mangle"));
         table.count(LEAVING);
         if self.can(Ability::Logging) {
             table.rule(LEAVING, log("packet"));
@@ -206,8 +229,9 @@ impl Rules<'_> {
     }
 
     /// Who asks for a name asks the proxy, and who does not know of it is brought to it.
-    fn nat(&self) -> String {
+    fn nat(&self, listing: &str) -> String {
         let mut table = Table::new("nat", &[REDIRECT, NAMES, STREAMS]);
+        table.take_out(&leading_in(listing, "nat"));
         for uid in self.us() {
             let us = owned(uid);
             table.rule(REDIRECT, format_args!("{us} -j CONNMARK --set-mark {OURS}"));
@@ -256,7 +280,7 @@ pub(super) fn following(
     rules.judge_proxy(&mut filter);
     rules.judge_opened(&mut filter);
     rules.accept_ranges(&mut filter);
-    openings.fill(family, &mut filter);
+    rules.open(openings, &mut filter);
     let mut nat = Table::new("nat", &[STREAMS]);
     rules.redirect_streams(&mut nat);
     [filter.commit(), nat.commit()].concat()

@@ -67,6 +67,13 @@ impl Table {
         table
     }
 
+    /// Takes rules out, given as the lines that do so.
+    pub(super) fn take_out(&mut self, lines: &[String]) {
+        for line in lines {
+            self.line(line);
+        }
+    }
+
     /// What becomes of packets that reach the end of a chain of the kernel's.
     pub(super) fn policy(&mut self, hook: &str, verdict: &str) {
         self.line(format_args!(":{hook} {verdict} [0:0]"));

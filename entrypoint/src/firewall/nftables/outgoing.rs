@@ -37,7 +37,9 @@ pub(super) fn claim_flows(
     proxy: Option<u32>,
     rules: &mut Transaction,
 ) {
-    rules.rule(chain, [is(meta(MetaKey::Skuid), us(here, proxy)), claim()]);
+    // What one of us answers is no flow of ours: a resolver of the engine's answers the guest.
+    let ours = is(meta(MetaKey::Skuid), us(here, proxy));
+    rules.rule(chain, [ours, onwards(), claim()]);
     let others = is_not(meta(MetaKey::Skuid), us(here, proxy));
     let taken = vec![claimed(), onwards(), others];
     rules.rule(OUTPUT, [taken, refuse().into()].concat());

@@ -297,7 +297,7 @@ mod tests {
     fn a_flow_that_one_of_us_has_opened_is_gone_on_with_by_nobody_else() {
         let text = loaded(&plan("example.com", &[]));
         let at = |line: &str| text.find(line).unwrap_or_else(|| panic!("{line}\n{text}"));
-        let claim = "meta skuid { 0, 990, 65534 } ct mark set 0x5e99e550";
+        let claim = "meta skuid { 0, 990, 65534 } ct direction original ct mark set 0x5e99e550";
         assert!(at(claim) < at("skuid 990 return"), "{text}");
         let refused = "ct mark 0x5e99e550 ct direction original meta skuid != { 0, 990, 65534 } counter name \"denied_packets\"";
         let (_, output) = text.split_once("chain output {").unwrap();
