@@ -186,7 +186,8 @@ pub struct DeniedHost {
     /// The name; neither it nor an address where many targets were folded into one report.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The address, where no name was used.
+    /// The address, where no name was used; beside a name, what it resolved to, where that is why it
+    /// was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
     /// The port, where there is one.

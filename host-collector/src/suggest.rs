@@ -11,7 +11,7 @@ use report::Printable;
 use serde::Serialize;
 
 use crate::session::{DeniedHost, Session};
-pub(crate) use entry::entry;
+pub(crate) use entry::{entry, is_question};
 pub use wider::Wider;
 
 /// What to add, and what no addition helps. As JSON its fields are stable.
@@ -115,11 +115,11 @@ impl Drawn {
             targets: BTreeSet::new(),
             hint: None,
             name: host.host.clone(),
-            is_question: host.port.is_none(),
+            is_question: is_question(host),
         });
         addition.attempts = addition.attempts.saturating_add(host.count);
         addition.runs += u64::from(is_new);
-        addition.is_question &= host.port.is_none();
+        addition.is_question &= is_question(host);
         addition.hint = addition.hint.take().or(hint);
         if addition.targets.len() < TARGETS {
             addition.targets.insert(host.target());
@@ -235,7 +235,8 @@ fn is_misspelt(host: &DeniedHost, denial: &Denial) -> bool {
 /// most likely wanted.
 fn destination(host: &DeniedHost) -> Option<Destination> {
     let name = host.host.as_deref().or(host.address.as_deref())?;
-    Destination::parse(name, host.port.unwrap_or(443)).ok()
+    let port = host.port.filter(|_| !is_question(host));
+    Destination::parse(name, port.unwrap_or(443)).ok()
 }
 
 /// A name that was asked for and then connected to needs one entry, that of the connection.
@@ -325,8 +326,8 @@ mod tests {
             denied("a.example:443", "not_allowed", 5),
             denied("a.example:80", "not_allowed", 1),
             denied("b.example:22", "not_allowed", 4),
-            denied("b.example", "dns_not_allowed", 9),
-            denied("c.example", "dns_not_allowed", 2),
+            denied("b.example:53", "dns_not_allowed", 9),
+            denied("c.example:53", "dns_not_allowed", 2),
         ];
         assert_eq!(
             flags(&["listed.test"], hosts),

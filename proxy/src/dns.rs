@@ -161,7 +161,10 @@ impl Lookup {
         let is_v4 = self.question.query.query_type() == RecordType::A;
         let addresses: Vec<_> = records.data.iter().filter_map(RData::ip_addr).collect();
         let policy = &self.ruling.policy;
-        let mut shown = policy.check_answer(&self.permit, &addresses);
+        let mut shown = match policy.check_answer(&self.permit, &addresses) {
+            Ok(shown) => shown,
+            Err(denial) => return Reply::denied(Said::NoData, denial),
+        };
         shown.retain(|address| address.is_ipv4() == is_v4);
         if shown.is_empty() && !addresses.is_empty() {
             return Reply::denied(Said::NoData, Denial::new(DenyReason::PrivateAddress));
@@ -222,7 +225,7 @@ fn count_and_write(reply: &Reply, question: &Question, via: Transport, proxy: &P
     if let Some(reason) = reply.reason() {
         let target = Target {
             host: Some(Printable::new(&question.subject())),
-            address: None,
+            address: reply.address(),
             port: Some(PORT),
         };
         proxy.account.deny_over(via, target, reason, reply.hint());

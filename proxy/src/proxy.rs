@@ -109,7 +109,8 @@ impl Proxy {
 
     /// Counts an attempt that goes no further.
     pub(crate) fn record(&self, refused: &Refused) {
-        let target = refused.target.clone();
+        let mut target = refused.target.clone();
+        target.address = target.address.or(refused.refusal.address());
         if let Some(reason) = refused.refusal.reason() {
             let hint = refused.refusal.hint();
             return self.account.deny_over(Transport::Tcp, target, reason, hint);
@@ -336,6 +337,29 @@ mod tests {
             .unwrap();
         let refusal = proxy.reach(&permit).await.unwrap_err();
         assert_eq!(refusal.reason(), Some(DenyReason::PrivateAddress));
+        assert!(
+            refusal
+                .address()
+                .is_some_and(|address| address.is_loopback())
+        );
+    }
+
+    #[test]
+    fn what_a_name_resolved_to_is_in_the_record_where_that_is_why_it_was_refused() {
+        let proxy = Proxy::allowing("a.example");
+        let inward = "10.1.2.3".parse().ok();
+        for address in [inward, None] {
+            let denial = Denial {
+                address,
+                ..Denial::new(DenyReason::PrivateAddress)
+            };
+            proxy.record(&Refused::new(report::Target::default(), denial));
+        }
+        let mut ledger = proxy.account.take().0;
+        let mut recorded = [ledger.pop_denied(), ledger.pop_denied()]
+            .map(|denied| denied.and_then(|denied| denied.target.address));
+        recorded.sort();
+        assert_eq!(recorded, [None, inward]);
     }
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! Why a connection goes no further: refused here, or let through and failed on its own account.
 
-use std::{io, time::Duration};
+use std::{io, net::IpAddr, time::Duration};
 
 use policy::{Denial, DenyReason};
 use report::Target;
@@ -73,6 +73,14 @@ impl Refusal {
             Self::Unclear(_) => Some(DenyReason::Malformed),
             Self::Busy => Some(DenyReason::Limit),
             Self::Failed(_) => None,
+        }
+    }
+
+    /// The address that the host resolved to, where that is why.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Denied(denial) => denial.address,
+            Self::Unclear(_) | Self::Busy | Self::Failed(_) => None,
         }
     }
 

@@ -22,6 +22,8 @@ mod on_terminal;
 mod published;
 #[path = "e2e/steered.rs"]
 mod steered;
+#[path = "e2e/suggested.rs"]
+mod suggested;
 #[path = "e2e/tampered.rs"]
 mod tampered;
 #[path = "e2e/verdicts.rs"]
@@ -58,6 +60,7 @@ fn main() -> anyhow::Result<ExitCode> {
             ("collected", &collected::TESTS),
             ("published", &published::TESTS),
             ("steered", &steered::TESTS),
+            ("suggested", &suggested::TESTS),
             ("tampered", &tampered::TESTS),
             ("verdicts", &verdicts::TESTS),
         ];

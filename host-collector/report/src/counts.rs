@@ -10,14 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::Printable;
 
-/// What a connection was for: a name, or an address where no name was used. Neither where many
+/// What a connection was for: a name, or an address where no name was used; both where what the name
+/// resolved to is why it was refused. Neither where many
 /// attempts were folded into one report because the guest made more kinds than are kept apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Target {
     /// The name as the guest asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Printable>,
-    /// The address, where no name was used.
+    /// The address, where no name was used, or where it is why the name was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
     /// The port, where there is one.

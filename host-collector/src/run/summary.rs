@@ -7,7 +7,7 @@ use report::{ChannelState, Enforcement, Printable};
 
 use crate::{
     session::{DeniedHost, Session},
-    suggest::entry,
+    suggest::{entry, is_question},
 };
 
 /// The line, without its end and without the program's name.
@@ -79,7 +79,14 @@ pub(crate) fn refused_host(host: &DeniedHost) -> String {
 /// Entries that would have let refused attempts pass, as far as their reason tells.
 fn suggestions(hosts: &[DeniedHost]) -> Vec<String> {
     let mut entries: Vec<String> = Vec::new();
-    for entry in hosts.iter().filter_map(|host| entry(host).ok()) {
+    let is_connected = |asked: &DeniedHost| {
+        let mut others = hosts.iter().filter(|host| host.host == asked.host);
+        others.any(|host| !is_question(host) && entry(host).is_ok())
+    };
+    let wanted = hosts
+        .iter()
+        .filter(|host| !is_question(host) || !is_connected(host));
+    for entry in wanted.filter_map(|host| entry(host).ok()) {
         // Names come from a guest: only what the grammar takes is put into somebody's shell.
         if !entries.contains(&entry) && Policy::from_entries([&entry]).is_ok() {
             entries.push(entry);
@@ -239,6 +246,22 @@ mod tests {
                 "{host:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_name_that_was_asked_for_is_added_for_the_port_it_was_wanted_on() {
+        let question = host("a.example", 53, "dns_not_allowed", 2);
+        assert_eq!(suggestions(&[question.clone()]), ["a.example"]);
+        let connection = host("a.example", 22, "not_allowed", 1);
+        for hosts in [
+            [question.clone(), connection.clone()],
+            [connection.clone(), question.clone()],
+        ] {
+            assert_eq!(suggestions(&hosts), ["a.example:22"]);
+        }
+        let elsewhere = host("b.example", 22, "not_allowed", 1);
+        let both = ["a.example", "b.example:22"];
+        assert_eq!(suggestions(&[question, elsewhere]), both);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The entry that would have let one refused attempt pass, by the reason of the refusal.
 
-use policy::{DenyReason, Host};
+use std::net::IpAddr;
+
+use policy::{AddressClass, DenyReason, Host};
 use report::Transport;
 
 use crate::session::DeniedHost;
@@ -28,20 +30,22 @@ pub(crate) fn entry(host: &DeniedHost) -> Result<String, NoEntry> {
         return no("no entry can name it");
     }
     match (reason, &host.host, &host.address) {
-        (DenyReason::NotAllowed | DenyReason::DnsNotAllowed, Some(name), _) if is_web(host) => {
-            Ok(name.clone())
-        }
-        (
-            DenyReason::NotAllowed | DenyReason::DnsNotAllowed | DenyReason::PortNotAllowed,
-            Some(_),
-            _,
-        ) => Ok(host.target()),
+        // Its port is that of the resolver, where nobody wants to go.
+        (DenyReason::DnsNotAllowed, Some(name), _) => Ok(name.clone()),
+        (DenyReason::NotAllowed, Some(name), _) if is_web(host) => Ok(name.clone()),
+        (DenyReason::NotAllowed | DenyReason::PortNotAllowed, Some(_), _) => Ok(host.target()),
         (DenyReason::AddressLiteral | DenyReason::Packet, None, Some(_))
             if host.proto == Transport::Tcp && host.port.is_some() =>
         {
             Ok(host.target())
         }
-        (DenyReason::PrivateAddress, Some(name), Some(address)) if is_web(host) => {
+        (DenyReason::PrivateAddress, Some(_), Some(address)) if !is_service(address) => no(
+            "it resolves to this machine or its link, where clouds keep their metadata; nothing is \
+                suggested for that",
+        ),
+        (DenyReason::PrivateAddress, Some(name), Some(address))
+            if is_web(host) || is_question(host) =>
+        {
             Ok(format!("{name}@{address}"))
         }
         (DenyReason::PrivateAddress, Some(_), Some(address)) => {
@@ -56,6 +60,32 @@ pub(super) fn is_of_the_list(host: &DeniedHost) -> bool {
     matches!(
         host.reason.parse(),
         Ok(DenyReason::NotAllowed | DenyReason::DnsNotAllowed | DenyReason::PortNotAllowed)
+    )
+}
+
+/// Whether a name was asked for and nobody has said on which port it was wanted.
+pub(crate) fn is_question(host: &DeniedHost) -> bool {
+    let is_about_addresses = host.reason.parse() == Ok(DenyReason::PrivateAddress);
+    host.port.is_none()
+        || host.reason.parse() == Ok(DenyReason::DnsNotAllowed)
+        || is_about_addresses && host.port == Some(DNS_PORT)
+}
+
+/// Whether services that somebody means to reach have such addresses.
+fn is_service(address: &str) -> bool {
+    let Ok(address) = address.parse::<IpAddr>() else {
+        return false;
+    };
+    !matches!(
+        policy::is_guarded(address),
+        Some(
+            AddressClass::Unspecified
+                | AddressClass::ThisNetwork
+                | AddressClass::Loopback
+                | AddressClass::LinkLocal
+                | AddressClass::Multicast
+                | AddressClass::Broadcast
+        )
     )
 }
 
@@ -105,6 +135,8 @@ const fn why_not(reason: DenyReason) -> NoEntry {
     }
 }
 
+const DNS_PORT: u16 = 53;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,11 +158,15 @@ mod tests {
                 denied("a.example:443", "port_not_allowed", 1),
                 Some("a.example:443"),
             ),
-            (denied("a.example", "dns_not_allowed", 1), Some("a.example")),
+            (
+                denied("a.example:53", "dns_not_allowed", 1),
+                Some("a.example"),
+            ),
             (denied("192.0.2.1:22", "packet", 1), Some("192.0.2.1:22")),
             (denied("192.0.2.1", "packet", 1), None),
             (guarded("a.example:443"), Some("a.example@10.1.2.3")),
             (guarded("a.example:22"), Some("a.example:22@10.1.2.3")),
+            (guarded("a.example:53"), Some("a.example@10.1.2.3")),
             (denied("a.example:443", "private_address", 1), None),
             (denied("a.example:443", "quota_2", 1), None),
         ] {
@@ -175,6 +211,25 @@ mod tests {
             ..denied("192.0.2.1:22", "address_literal", 1)
         };
         assert_eq!(entry(&v6).unwrap(), "[2001:db8::1]:22");
+    }
+
+    #[test]
+    fn the_machine_itself_and_its_link_are_no_place_for_what_a_list_names() {
+        for address in [
+            "127.0.0.1",
+            "::1",
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "224.0.0.1",
+        ] {
+            let host = DeniedHost {
+                address: Some(address.into()),
+                ..denied("a.example:443", "private_address", 1)
+            };
+            let why = entry(&host).unwrap_err().text;
+            assert!(why.contains("metadata"), "{address}: {why}");
+        }
     }
 
     #[test]

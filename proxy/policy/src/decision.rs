@@ -1,6 +1,7 @@
 //! The answer to “may it go there?”: a permit, or a denial that explains itself.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::host::{Destination, Host, HostError};
@@ -109,6 +110,8 @@ pub struct Denial {
     pub nearest: Option<String>,
     /// One sentence that a person or a model can act on.
     pub hint: Option<String>,
+    /// The address that the host resolved to, where that is why.
+    pub address: Option<IpAddr>,
 }
 
 impl Denial {
@@ -119,6 +122,7 @@ impl Denial {
             reason,
             nearest: None,
             hint: None,
+            address: None,
         }
     }
 }

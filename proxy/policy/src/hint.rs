@@ -86,7 +86,10 @@ pub(crate) fn private_address(rule: &str, to: &Destination, address: IpAddr) -> 
         to.host,
         address.to_canonical()
     );
-    explain(DenyReason::PrivateAddress, rule, hint)
+    Denial {
+        address: Some(address.to_canonical()),
+        ..explain(DenyReason::PrivateAddress, rule, hint)
+    }
 }
 
 /// The name is allowed, and an entry denies every address that it resolves to.
@@ -102,7 +105,10 @@ pub(crate) fn denied_address(
         to.host,
         address.to_canonical()
     );
-    explain(DenyReason::DeniedByRule, rule, hint)
+    Denial {
+        address: Some(address.to_canonical()),
+        ..explain(DenyReason::DeniedByRule, rule, hint)
+    }
 }
 
 /// An entry one step off in the tree of names: the wildcard whose apex this is, or the apex of
@@ -125,6 +131,7 @@ fn explain(reason: DenyReason, nearest: &str, hint: String) -> Denial {
         reason,
         nearest: Some(nearest.to_owned()),
         hint: Some(hint),
+        address: None,
     }
 }
 

@@ -136,7 +136,7 @@ fn push(ranges: &mut Vec<PortRange>, low: u16, high: u16) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{HostName, Policy};
+    use crate::{DenyReason, HostName, Policy};
 
     fn name(name: &str) -> HostName {
         HostName::parse(name).unwrap()
@@ -249,7 +249,7 @@ mod tests {
         let shown = |asked: &str, addresses: &[&str]| {
             let addresses: Vec<_> = addresses.iter().map(|text| text.parse().unwrap()).collect();
             let permit = policy.decide_name(&name(asked)).unwrap();
-            let shown = policy.check_answer(&permit, &addresses);
+            let shown = policy.check_answer(&permit, &addresses).unwrap_or_default();
             shown.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let inward = ["10.1.2.3", "127.0.0.1", "1.1.1.1", "::ffff:10.1.2.4"];
@@ -259,6 +259,13 @@ mod tests {
         );
         assert_eq!(shown("b.x.example", &inward), ["1.1.1.1"]);
         assert_eq!(shown("b.x.example", &["10.9.9.9", "9.9.9.9"]), [""; 0]);
+        let permit = policy.decide_name(&name("b.x.example")).unwrap();
+        let guarded = ["::ffff:10.9.9.9".parse().unwrap()];
+        let denial = policy.check_answer(&permit, &guarded).unwrap_err();
+        assert_eq!(denial.reason, DenyReason::PrivateAddress);
+        assert_eq!(denial.address, Some("10.9.9.9".parse().unwrap()));
+        assert_eq!(denial.hint, None, "the guest would read it");
+        assert_eq!(policy.check_answer(&permit, &[]), Ok(vec![]));
         // Denied on one port, it may still be dialled on another.
         assert_eq!(shown("a.x.example", &["8.8.4.4", "8.8.8.8"]), ["8.8.8.8"]);
     }

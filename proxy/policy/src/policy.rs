@@ -18,6 +18,7 @@ use crate::host::Destination;
 use crate::name::HostName;
 use crate::naming::NamePermit;
 use crate::packet::{self, AddressRule};
+use crate::reason::DenyReason;
 use crate::rule::RuleId;
 use crate::rules::Rules;
 use crate::similar::Similar;
@@ -108,16 +109,30 @@ impl Policy {
 
     /// Of the addresses that a name resolved to, those that somebody who asks may be told, in the
     /// same order and v4-mapped ones as IPv4: what no entry about the name would let be dialled on
-    /// any port is left out.
-    #[must_use]
-    pub fn check_answer(&self, permit: &NamePermit, addresses: &[IpAddr]) -> Vec<IpAddr> {
+    /// any port is left out. None in, none out.
+    ///
+    /// # Errors
+    /// If there are addresses and none may be told: `private_address`, with one of them for the
+    /// record. The hint does not name it: it is the guest that would read it.
+    pub fn check_answer(
+        &self,
+        permit: &NamePermit,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, Denial> {
         let lifted = naming::lifted(&self.rules, permit.name());
         let is_lifted = |address: &IpAddr| lifted.iter().any(|range| range.contains(address));
         let canonical = addresses.iter().map(IpAddr::to_canonical);
-        canonical
+        let told: Vec<IpAddr> = canonical
             .filter(|address| !self.is_guarded(*address) || is_lifted(address))
             .filter(|address| !naming::is_denied(&self.rules, *address))
-            .collect()
+            .collect();
+        match addresses.first() {
+            Some(address) if told.is_empty() => Err(Denial {
+                address: Some(address.to_canonical()),
+                ..Denial::new(DenyReason::PrivateAddress)
+            }),
+            Some(_) | None => Ok(told),
+        }
     }
 
     /// Of the addresses that a permitted host resolved to, those that may be dialled, in the same

@@ -1,5 +1,7 @@
 //! What a question is answered with, as a value and as bytes.
 
+use std::net::IpAddr;
+
 use hickory_resolver::proto::{
     op::{Edns, Message, MessageType, Metadata, ResponseCode},
     rr::{RData, Record, rdata::opt::EdnsOption},
@@ -72,6 +74,14 @@ impl Reply {
     pub(super) fn reason(&self) -> Option<DenyReason> {
         match &self.why {
             Some(Why::Denied(denial)) => Some(denial.reason),
+            Some(Why::Failed(_)) | None => None,
+        }
+    }
+
+    /// The address that is not told, where that is why.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        match &self.why {
+            Some(Why::Denied(denial)) => denial.address,
             Some(Why::Failed(_)) | None => None,
         }
     }
