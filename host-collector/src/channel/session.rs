@@ -12,7 +12,7 @@ use report::{
     Welcome,
 };
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
-use tokio::{net::UnixStream, time::timeout};
+use tokio::{io::Interest, net::UnixStream, time::timeout};
 
 use super::{
     allowance::Allowance, attendance::Reports, greeting::Greeted, journal::Journal, orders::Orders,
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
                 biased;
                 ready = self.stream.readable(), if paused.is_none() => {
                     ready?;
-                    let read = self.read_some(UnixStream::try_read)?;
+                    let read = self.read_some(read_all)?;
                     let ControlFlow::Continue(count) = read else { return Ok(End::Closed) };
                     heard = Instant::now();
                     paused = allowance.spend(count, Instant::now());
@@ -292,6 +292,25 @@ impl<'a> Session<'a> {
         }
         (self.on_message)(message);
     }
+}
+
+/// Reads what is there. Where that is less than there is room for, it was all, and what comes later is
+/// told of anew (`epoll(7)`, edge-triggered): nothing is asked for it, which of many runs that say a
+/// line now and then would be every other call.
+fn read_all(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut read = None;
+    // In one step, so that what comes meanwhile is not taken for what was read.
+    let tried = stream.try_io(Interest::READABLE, || {
+        let room = buffer.len();
+        let (count, _) = recv(stream, &mut *buffer, RecvFlags::DONTWAIT)?;
+        read = Some(count);
+        if (1..room).contains(&count) {
+            Err(io::ErrorKind::WouldBlock.into())
+        } else {
+            Ok(())
+        }
+    });
+    read.map_or_else(|| tried.map(|()| 0), Ok)
 }
 
 /// What came of a session.
