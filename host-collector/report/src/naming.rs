@@ -22,9 +22,9 @@ pub const REST: Duration = Duration::from_millis(1);
 
 /// Remembers as much of the targets of one run as it takes to choose.
 ///
-/// The choice is the union of two, which a target can only fall out of, never come back into: of the
-/// first in order, because others came before it; of the most frequent, because others are more so.
-/// A target that is first in order at the end has been chosen from its first occurrence on.
+/// The choice is the union of two. A target falls out of the first in order when others come before
+/// it, and never comes back: what is among them at the end was chosen from its first occurrence on. It
+/// falls out of the most frequent when others certainly are more so, and then starts over.
 #[derive(Debug)]
 pub(crate) struct Naming {
     seed: Seed,
