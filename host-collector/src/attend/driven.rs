@@ -37,7 +37,7 @@ pub(crate) struct Watched {
     pub(crate) client_code: Option<i32>,
     pub(crate) container: Option<String>,
     pub(crate) state: Option<State>,
-    /// Whether the engine says that the container is gone.
+    /// Whether the container is gone, as the engine says, or its first process.
     pub(crate) is_gone: bool,
     pub(crate) was_stopped: bool,
     /// When it was launched and ended, and how long that took, where this process saw it.
@@ -48,12 +48,13 @@ impl Watched {
     /// With what was seen of the container's life. Where the engine has lost it, what it still takes
     /// for true is all that it says.
     pub(super) fn with(self, life: Life) -> Self {
+        let is_gone = life.is_gone || life.lost.as_ref().is_some_and(|lost| lost.has_ended);
         Self {
             state: life
                 .state
                 .or_else(|| life.lost?.state)
                 .or(life.running.filter(|_| !life.is_gone)),
-            is_gone: life.is_gone,
+            is_gone,
             ..self
         }
     }

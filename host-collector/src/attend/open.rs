@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     channel::boot,
-    log,
+    log::{self, Entries},
     run_id::RunId,
     session::{Network, Session},
 };
@@ -28,13 +28,15 @@ use crate::{
 struct Note {
     /// Which start of the machine it belongs to.
     boot: String,
+    /// Where the run is taken up, should that have outlived the boot.
+    run_dir: PathBuf,
     /// What its line will say if there is no other.
     session: Session,
 }
 
 /// Notes that a run goes on. Without the note it leaves no line if the host is started anew meanwhile,
 /// and that is all that it costs.
-pub(super) fn note(registration: &Registration) {
+pub(super) fn note(run_dir: &Path, registration: &Registration) {
     let noted = || {
         let dir = registration.audit_dir.as_deref()?.join(OPEN);
         let network = if registration.terms.is_some() {
@@ -44,6 +46,7 @@ pub(super) fn note(registration: &Registration) {
         };
         let note = Note {
             boot: boot()?,
+            run_dir: run_dir.to_owned(),
             session: Session {
                 finished: Some(true),
                 network,
@@ -66,24 +69,39 @@ pub(super) fn close(registration: &Registration) {
 }
 
 /// Writes the lines of runs that the host's last end has ended. What cannot be read or written is left
-/// for the next time.
+/// for the next time, and so is what whoever recovers runs still finds in its place.
 pub fn after_boot(audit_dir: &Path) {
     let entries = fs::read_dir(audit_dir.join(OPEN)).into_iter().flatten();
-    for entry in entries.flatten() {
-        let name = entry.file_name().into_string();
-        // Another's half of a note is no note.
-        if name.is_ok_and(|name| RunId::try_from(name).is_ok()) {
-            let _ = end(audit_dir, &entry.path());
-        }
+    let mut left: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| {
+            // Another's half of a note is no note.
+            let run_id = RunId::try_from(entry.file_name().into_string().ok()?).ok()?;
+            let note = read(&entry.path()).ok()?;
+            let is_over = boot()? != note.boot && !note.run_dir.exists();
+            is_over.then(|| (run_id, entry.path(), note))
+        })
+        .take(AT_ONCE)
+        .collect();
+    if left.is_empty() {
+        return;
+    }
+    // The power may have gone between a line and the end of its note.
+    for entry in Entries::open(audit_dir).filter(|entry| entry.session.finished == Some(true)) {
+        let ended = |run_id: &RunId| entry.session.run_id.as_deref() == Some(run_id.as_str());
+        left.retain(|(run_id, path, _)| !ended(run_id) || fs::remove_file(path).is_err());
+    }
+    for (_, path, note) in left {
+        let _ = end(audit_dir, &path, note);
     }
 }
 
+fn read(path: &Path) -> io::Result<Note> {
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
 /// Of several that do this at once one gets the lock, and the others find the note gone.
-fn end(audit_dir: &Path, path: &PathBuf) -> io::Result<()> {
-    let note: Note = serde_json::from_slice(&fs::read(path)?)?;
-    if boot().is_none_or(|boot| boot == note.boot) {
-        return Ok(());
-    }
+fn end(audit_dir: &Path, path: &Path, note: Note) -> io::Result<()> {
     let file = File::open(path)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     if file.metadata()?.nlink() > 0 && log::record(audit_dir.to_owned(), note.session, None).is_ok()
@@ -93,6 +111,8 @@ fn end(audit_dir: &Path, path: &PathBuf) -> io::Result<()> {
     Ok(())
 }
 
+/// Lines that one verb writes before it does what it was called for.
+const AT_ONCE: usize = 64;
 /// Beside the log.
 const OPEN: &str = "open";
 const LOST: &str =
@@ -106,13 +126,12 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{super::registration::tests::registration, *};
-    use crate::log::Entries;
 
     fn noted(allowlist: bool) -> (TempDir, Registration) {
         let dir = tempfile::tempdir().unwrap();
         let mut registration = registration(allowlist);
         registration.audit_dir = Some(dir.path().to_owned());
-        note(&registration);
+        note(&dir.path().join("run"), &registration);
         (dir, registration)
     }
 
@@ -191,6 +210,26 @@ mod tests {
         after_boot(dir.path());
         assert_eq!(lines(dir.path()).len(), 1);
         assert_eq!(fs::read_dir(open).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_run_whose_directory_outlived_the_boot_is_taken_up_there() {
+        let (dir, registration) = noted(true);
+        reboot(&registration);
+        fs::create_dir(dir.path().join("run")).unwrap();
+        after_boot(dir.path());
+        assert!(lines(dir.path()).is_empty() && path(&registration).exists());
+    }
+
+    #[test]
+    fn a_run_that_has_its_line_gets_no_other() {
+        let (dir, registration) = noted(true);
+        reboot(&registration);
+        let line = read(&path(&registration)).unwrap().session;
+        log::record(dir.path().to_owned(), line, None).unwrap();
+        after_boot(dir.path());
+        assert_eq!(lines(dir.path()).len(), 1);
+        assert!(!path(&registration).exists());
     }
 
     #[test]

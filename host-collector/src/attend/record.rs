@@ -14,7 +14,7 @@ use crate::{
 /// Notes that the guest was started, for the collector that comes after this one.
 pub(super) fn note_launch(run_dir: &Path, registration: &Registration) {
     if mark(run_dir, LAUNCHED) {
-        open::note(registration);
+        open::note(run_dir, registration);
     }
 }
 

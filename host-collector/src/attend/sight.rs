@@ -24,6 +24,8 @@ pub(super) struct Lost {
     pub(super) at: (Timestamp, Instant),
     /// What the engine takes the container's state to be.
     pub(super) state: Option<State>,
+    /// Whether its first process is known to be gone, whoever reported.
+    pub(super) has_ended: bool,
 }
 
 impl Lost {
@@ -32,6 +34,7 @@ impl Lost {
         Self {
             at: (Timestamp::now(), Instant::now()),
             state,
+            has_ended: false,
         }
     }
 }
@@ -58,7 +61,12 @@ pub(super) async fn lost(place: Place<'_>) -> Lost {
     match look(place).await {
         // Its client may have something to say to whoever is slow to read it.
         View::Over => std::future::pending().await,
-        View::Running(state) | View::Unwatched(state) => Lost {
+        View::Running(state) => Lost {
+            state: Some(state),
+            ..seen
+        },
+        View::Unwatched(state) => Lost {
+            has_ended: state.process().is_some_and(|first| !is_there(first)),
             state: Some(state),
             ..seen
         },
@@ -112,7 +120,10 @@ pub(super) async fn outlast(engine: &Engine, state: &State) -> Option<Lost> {
         }
         process.ended().await;
     }
-    Some(Lost::now(Some(state.clone())))
+    Some(Lost {
+        has_ended: true,
+        ..Lost::now(Some(state.clone()))
+    })
 }
 
 fn is_there(number: i32) -> bool {
@@ -231,6 +242,7 @@ mod tests {
             let state = running(monitor, first);
             let engine = engine(dir.path(), &state, HERE).await;
             let seen = outlast(&engine, &self::state(&state)).await;
+            assert!(seen.as_ref().is_none_or(|seen| seen.has_ended));
             assert_eq!(seen.is_some(), is_seen, "{monitor} {first}");
         }
     }

@@ -49,10 +49,14 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Whether the container's first process is seen to be there.
-    fn is_there(&self) -> bool {
-        let presence = self.presence.map(|presence| *presence.borrow());
-        matches!(presence, Some(Presence::There | Presence::Gone))
+    fn seen(&self) -> Presence {
+        self.presence
+            .map_or(Presence::Unseen, |presence| *presence.borrow())
+    }
+
+    /// Who can tell process 1 something, while that is there to hear it.
+    fn listener(&self) -> Option<&Control> {
+        self.control.filter(|_| self.seen() == Presence::There)
     }
 }
 
@@ -84,7 +88,7 @@ async fn wait_for_client(
     let status = loop {
         tokio::select! {
             status = client.wait() => break Ok(status),
-            signal = signals.next() => signal.send(container(), Some(&client), place.control).await,
+            signal = signals.next() => signal.send(container(), Some(&client), place.listener()).await,
             lost = lost.as_mut() => break Err(lost),
         }
     };
@@ -164,13 +168,13 @@ async fn follow(
     loop {
         tokio::select! {
             life = followed.ended(started), if !is_unanswered => {
-                if !(life.goes_on() && place.is_there()) {
+                if !life.goes_on() || place.seen() == Presence::Unseen {
                     return life;
                 }
                 (is_unanswered, running) = (true, life.running);
             }
             signal = next(&mut signals) => {
-                signal.send(Some(followed.container()), None, place.control).await;
+                signal.send(Some(followed.container()), None, place.listener()).await;
             }
             lost = lost.as_mut() => {
                 return Life { running, lost: Some(lost), ..Life::default() };

@@ -171,6 +171,20 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_that_knows_of_an_end_a_moment_earlier_is_believed_when_it_is_seen() {
+        with_runtime(async {
+            let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+            let peer = Peer::find(identity(child.id().cast_signed()).unwrap()).unwrap();
+            // Nothing is said of an end, so none is waited for.
+            assert_eq!(peer.settled(PeerEnd::Alive).await, PeerEnd::Alive);
+            let input = child.stdin.take();
+            let (end, ()) = tokio::join!(peer.settled(PeerEnd::Exited), async { drop(input) });
+            assert_eq!(end, PeerEnd::Exited);
+            child.wait().unwrap();
+        });
+    }
+
+    #[test]
     fn of_a_container_s_process_the_engine_knows_the_end() {
         let peer = Peer::Contained(None);
         assert!(peer.identity().is_none());

@@ -50,3 +50,36 @@ impl Presence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use report::{Account, Seed};
+
+    use super::*;
+    use crate::channel::way::Transport;
+
+    fn reports(peer: PeerEnd) -> Reports {
+        Reports {
+            account: Account::new(Seed([0; 16])),
+            peer,
+            fault: None,
+            resumed: 0,
+            transport: Transport::Socket,
+        }
+    }
+
+    #[test]
+    fn only_a_process_that_was_held_is_seen_to_be_there_or_gone() {
+        assert_eq!(Presence::of_peer(&Peer::Contained(None)), Presence::Unseen);
+        let nobody = Standing::Nobody(Account::new(Seed([0; 16])));
+        assert_eq!(Presence::of(&nobody), Presence::Unseen);
+        for (peer, presence) in [
+            (PeerEnd::Exited, Presence::Gone),
+            (PeerEnd::Alive, Presence::Unseen),
+        ] {
+            assert_eq!(Presence::after(&reports(peer)), presence);
+        }
+        let gone = Standing::Gone(reports(PeerEnd::Exited));
+        assert_eq!(Presence::of(&gone), Presence::Gone);
+    }
+}
