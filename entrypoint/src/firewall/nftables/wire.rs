@@ -87,9 +87,13 @@ impl Wire {
         }
         batch.extend(message(CONTROL, ControlMessage::BatchEnd, 0));
         self.socket.send(&batch, 0)?;
-        let outcome = self.receive(|_| {});
-        if outcome.is_err() {
+        let mut is_something_else = false;
+        let outcome = self.receive(|_| is_something_else = true);
+        if outcome.is_err() || is_something_else {
             self.forget_the_rest();
+        }
+        if is_something_else {
+            return Err(io::ErrorKind::InvalidData.into());
         }
         outcome
     }
@@ -276,6 +280,16 @@ mod tests {
         let question = counter("nobody");
         let error = wire.ask(vec![question], |_| {}).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn what_is_left_of_another_answer_is_not_taken_for_an_outcome() {
+        let wire = wire();
+        let attributes = Vec::new();
+        let question = NfTablesMessage::GetGen(GenMessage { attributes });
+        wire.socket.send(&message(CHANGE, question, 0), 0).unwrap();
+        assert!(wire.apply(Vec::new()).is_err());
+        assert!(wire.generation().is_ok());
     }
 
     #[test]
