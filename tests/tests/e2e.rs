@@ -54,7 +54,7 @@ fn main() -> anyhow::Result<ExitCode> {
             ("ended", &ended::TESTS),
             ("foreign", &foreign::TESTS),
         ];
-        let more: [(&str, &[_]); 7] = [
+        let more: [(&str, &[_]); 8] = [
             ("attended", &attended::TESTS),
             ("brought", &brought::TESTS),
             ("collected", &collected::TESTS),
