@@ -355,9 +355,8 @@ mod tests {
             };
             proxy.record(&Refused::new(report::Target::default(), denial));
         }
-        let mut ledger = proxy.account.take().0;
-        let mut recorded = [ledger.pop_denied(), ledger.pop_denied()]
-            .map(|denied| denied.and_then(|denied| denied.target.address));
+        let denied = proxy.account.take().0.denied.into_iter();
+        let mut recorded: Vec<_> = denied.map(|denied| denied.target.address).collect();
         recorded.sort();
         assert_eq!(recorded, [None, inward]);
     }
