@@ -1,6 +1,8 @@
 //! What befalls runs of docker and podman from outside: killed and stopped processes, full disks,
 //! a resolver that is gone. Each must leave nothing open, and a record that is true.
 
+#[path = "faults/client.rs"]
+mod client;
 #[path = "faults/clock.rs"]
 mod clock;
 #[path = "faults/disks.rs"]
@@ -30,6 +32,9 @@ fn main() -> anyhow::Result<ExitCode> {
             if !case.meanwhile.is_empty() {
                 trials.push(in_lab(engine, &name, &labs, move |lab| lab.check(&case)));
             }
+        }
+        for (name, test) in client::TESTS {
+            trials.push(in_lab(engine, &format!("client::{name}"), &labs, test));
         }
         for (name, test) in clock::TESTS {
             trials.push(in_lab(engine, &format!("clock::{name}"), &labs, test));
