@@ -22,7 +22,7 @@ use crate::{
 /// Why a negotiation leads to no tunnel.
 enum Stop {
     /// Something was asked for, or seemed to be: it is counted, and answered with these bytes.
-    Refused(Refused, Vec<u8>),
+    Refused(Box<Refused>, Box<[u8]>),
     /// The client left, or went silent, where nothing was begun.
     Gone,
 }
@@ -63,20 +63,19 @@ pub(crate) async fn decline(client: &mut Client, proxy: &Proxy) {
 async fn negotiate(client: &mut Client, proxy: &Proxy) -> Result<Opened, Stop> {
     let deadline = Instant::now() + PATIENCE;
     let greeting = read(client, deadline, Greeting::parse).await;
-    let unheard = |unread: Unread| unread.told(|_| socks::NO_METHOD.to_vec());
+    let unheard = |unread: Unread| unread.told(|_| socks::NO_METHOD.into());
     if !greeting.map_err(unheard)?.anonymous {
         let refused = unclear(Target::default(), AUTHENTICATION);
-        return Err(Stop::Refused(refused, socks::NO_METHOD.to_vec()));
+        return Err(Stop::Refused(refused.into(), socks::NO_METHOD.into()));
     }
     let sent = client.send(&socks::ANONYMOUS).await;
     sent.map_err(|_| Stop::Gone)?;
     let request = read(client, deadline, Request::parse).await;
-    let request =
-        request.map_err(|unread| unread.told(|error| reply(error).to_bytes().to_vec()))?;
+    let request = request.map_err(|unread| unread.told(|error| reply(error).to_bytes().into()))?;
     require_connect(&request)?;
     let refused = |refused: Refused| {
-        let answer = answer::socks(&refused.refusal).to_bytes().to_vec();
-        Stop::Refused(refused, answer)
+        let answer = answer::socks(&refused.refusal).to_bytes().into();
+        Stop::Refused(refused.into(), answer)
     };
     reach(&request, proxy).await.map_err(refused)
 }
@@ -130,8 +129,8 @@ fn require_connect(request: &Request) -> Result<(), Stop> {
             format!("SOCKS5 has the commands 1, 2 and 3, and not {byte}"),
         ),
     };
-    let answer = Reply::CommandNotSupported.to_bytes().to_vec();
-    Err(Stop::Refused(unclear(target, &words), answer))
+    let answer = Reply::CommandNotSupported.to_bytes().into();
+    Err(Stop::Refused(unclear(target, &words).into(), answer))
 }
 
 /// What a request names. A domain that is an address in text is that address.
@@ -198,13 +197,13 @@ fn unclear(target: Target, words: &str) -> Refused {
 
 impl Unread {
     /// How it ends the negotiation, with what `answer` has for it.
-    fn told(self, answer: impl Fn(Option<SocksError>) -> Vec<u8>) -> Stop {
+    fn told(self, answer: impl Fn(Option<SocksError>) -> Box<[u8]>) -> Stop {
         let (words, error) = match self {
             Self::Gone => return Stop::Gone,
             Self::Cut => (CUT.to_owned(), None),
             Self::Wrong(error) => (error.to_string(), Some(error)),
         };
-        Stop::Refused(unclear(Target::default(), &words), answer(error))
+        Stop::Refused(unclear(Target::default(), &words).into(), answer(error))
     }
 }
 

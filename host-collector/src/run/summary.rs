@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_name_that_was_asked_for_is_added_for_the_port_it_was_wanted_on() {
         let question = host("a.example", 53, "dns_not_allowed", 2);
-        assert_eq!(suggestions(&[question.clone()]), ["a.example"]);
+        assert_eq!(suggestions(std::slice::from_ref(&question)), ["a.example"]);
         let connection = host("a.example", 22, "not_allowed", 1);
         for hosts in [
             [question.clone(), connection.clone()],
