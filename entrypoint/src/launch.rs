@@ -124,7 +124,32 @@ impl Launch {
         if let Some(families) = &self.families {
             families.apply()?;
         }
+        heed_signals();
         SigSet::empty().thread_set_mask().map_err(io::Error::from)
+    }
+}
+
+/// What whoever started PID 1 ignores is not for the guest to ignore: a shell leaves its background
+/// jobs deaf to interrupts, and what they start, an engine included.
+///
+/// Not by `signal`, which denies that there are 32 and 33: those are the C library's.
+fn heed_signals() {
+    // The kernel's `struct sigaction` is no longer than this, and nothing in it is the default.
+    let by_default = [0_u64; 8];
+    for number in 1..=LAST_SIGNAL {
+        // SAFETY: the kernel reads the structure, which lives until it returns, and is asked to write
+        // none; its last argument is the size of its signal sets, 64 bits. A disposition that is the
+        // default runs no code of this process. Those that cannot be changed are errors, and as
+        // they should be.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                libc::c_long::from(number),
+                by_default.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                size_of::<u64>(),
+            )
+        };
     }
 }
 
@@ -158,6 +183,9 @@ fn empty_bounding_set() -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Of those that the kernel has.
+const LAST_SIGNAL: i32 = 64;
 
 #[cfg(test)]
 mod tests {
@@ -208,6 +236,19 @@ mod tests {
         }
         assert_eq!(field(&status, "NoNewPrivs:"), ["1"]);
         assert_eq!(field(&status, "Uid:"), ["0"; 4]);
+    }
+
+    #[test]
+    fn a_guest_ignores_no_signal_that_was_ignored_when_process_1_began() {
+        use nix::sys::signal::{SigHandler, Signal, signal};
+        for ignored in [Signal::SIGXCPU, Signal::SIGWINCH] {
+            // SAFETY: no test of this program is about these two, and the disposition has no code.
+            unsafe { signal(ignored, SigHandler::SigIgn) }.unwrap();
+        }
+        for launch in [Launch::unchanged(), Launch::powerless()] {
+            let status = status_of(launch);
+            assert_eq!(field(&status, "SigIgn:"), ["0000000000000000"]);
+        }
     }
 
     #[test]
