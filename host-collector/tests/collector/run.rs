@@ -118,7 +118,7 @@ fn a_container_that_loses_its_channel_leaves_lower_bounds() {
     let host = Host::new();
     host.reports(&[hello(NONCE), enforcing(), denied("evil.example", 2)], 137);
     let done = host.does(&RUN);
-    assert_eq!(done.code, 137);
+    assert_eq!(done.code, 137, "{done:?}");
     let line = &host.log()[0];
     assert_eq!(line["egress_channel"]["state"], "interrupted", "{line}");
     assert_eq!(

@@ -115,7 +115,8 @@ impl Image {
         let context = public_directory()?;
         lay(context.path(), dockerfile)?;
         more(context.path())?;
-        let mut build = engine.command(["build", "--quiet", "--tag", &name]);
+        // What one build takes from another's is gone with the image of that.
+        let mut build = engine.command(["build", "--quiet", "--no-cache", "--tag", &name]);
         // The classic builder is what every installation of docker has.
         output_of(build.arg(context.path()).env("DOCKER_BUILDKIT", "0"))?;
         Ok(Self { engine, name })

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
-    contained::{BASE, Lab, Stage},
+    contained::{BASE, Engine, Lab, Stage},
     namespace::{Namespace, unique},
     process::output_of,
 };
@@ -63,7 +63,7 @@ fn by_address(lab: &Lab) -> anyhow::Result<()> {
 
 fn check(lab: &Lab, enforce: &str) -> anyhow::Result<()> {
     let stage = Stage::set(lab)?;
-    let (inner, outer) = (Outside::create()?, "127.0.0.1");
+    let (inner, outer) = (Outside::create(lab.engine())?, "127.0.0.1");
     let [near, far] = [outer, inner.host()].map(free_port);
     let (near, far) = (near?, far?);
     let mut command = stage.collector();
@@ -137,10 +137,11 @@ struct Outside {
     machine: Namespace,
     link: String,
     net: String,
+    is_let_through: bool,
 }
 
 impl Outside {
-    fn create() -> anyhow::Result<Self> {
+    fn create(engine: Engine) -> anyhow::Result<Self> {
         let machine = Namespace::create("outside")?;
         let (link, peer) = (format!("o{}", unique()), machine.name());
         // Tests that run at once have one each, of a block that is for tests alone (RFC 2544).
@@ -156,7 +157,28 @@ impl Outside {
         machine.ip(&format!("addr add {net}.2/24 dev eth0"))?;
         machine.ip("link set eth0 up")?;
         let net = format!("{net}.1");
-        Ok(Self { machine, link, net })
+        let outside = Self {
+            machine,
+            link,
+            net,
+            // A docker beside podman has this machine forward what docker's own rules name, and no
+            // more. That is the machine's firewall, which is not what is tried here.
+            is_let_through: engine == Engine::Podman,
+        };
+        outside.let_through("--insert")?;
+        Ok(outside)
+    }
+
+    /// Has this machine forward what comes from there, or no longer.
+    fn let_through(&self, whether: &str) -> anyhow::Result<()> {
+        for way in ["--in-interface", "--out-interface"] {
+            let rule = [whether, "FORWARD", way, &self.link, "--jump", "ACCEPT"];
+            if self.is_let_through {
+                let mut iptables = Command::new("iptables");
+                output_of(iptables.arg("--wait").args(rule).stderr(Stdio::piped()))?;
+            }
+        }
+        Ok(())
     }
 
     /// What this machine is called there.
@@ -177,6 +199,7 @@ print(end=socket.create_connection(to, 20).recv(2).decode())";
 
 impl Drop for Outside {
     fn drop(&mut self) {
+        let _ = self.let_through("--delete");
         // It may have gone with the machine.
         let _ = ip(&format!("link delete {}", self.link));
     }
