@@ -12,7 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    container::{AGAIN, lines},
+    container::lines,
     schema::{faults_of, faults_of_answer},
 };
 
@@ -87,15 +87,9 @@ impl Host {
         self.says(&lines(script), code);
     }
 
-    /// The same, in its own words. What comes after [`AGAIN`] it says when it was [`Host::heard`] and
+    /// The same, in its own words. What comes after [`AGAIN`](crate::container::AGAIN) it says when it was [`Host::heard`] and
     /// let go on by [`Host::release`].
     pub(crate) fn says(&self, script: &[u8], code: i32) {
-        if script
-            .windows(AGAIN.len())
-            .any(|part| part == AGAIN.as_bytes())
-        {
-            fs::write(self.path("held"), "").unwrap();
-        }
         fs::write(self.path("script"), script).unwrap();
         let binary = std::env::current_exe().unwrap();
         let role = format!(
@@ -206,12 +200,12 @@ case "$1" in
         done
         [ -z "$cidfile" ] || echo the-container >"$cidfile"
         touch made
-        # The lock is held for as long as the container runs, and its waiters wait for that.
+        # The lock is held for as long as the container runs, and its waiters wait for that. Whoever
+        # asks is never told that it has ended before it has.
         if [ -z "$detach" ]; then
-            touch begun
-            [ -e held ] || . ./role
             exec 9>running
             flock 9
+            touch begun
             (. ./role) 9>&-
             code=$?
             rm -f running
