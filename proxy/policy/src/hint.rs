@@ -12,6 +12,9 @@ use crate::rule::RuleId;
 use crate::rules::Rules;
 use crate::similar::Similar;
 
+/// No entry can allow it.
+const PORT_ZERO: &str = "nothing listens on port 0";
+
 /// An entry denies the destination.
 pub(crate) fn denied_by_rule(rules: &Rules, deny: RuleId) -> Denial {
     let rule = rules.spelling(deny);
@@ -33,11 +36,7 @@ pub(crate) fn port_not_allowed(rules: &Rules, elsewhere: RuleId, to: &Destinatio
         .collect::<Vec<_>>()
         .join(" and ");
     let Some(port) = PortRange::single(to.port) else {
-        return explain(
-            DenyReason::PortNotAllowed,
-            rule,
-            "nothing listens on port 0".into(),
-        );
+        return explain(DenyReason::PortNotAllowed, rule, PORT_ZERO.into());
     };
     let add = Entry::allowing(&to.host, Some(port), None);
     explain(
@@ -49,6 +48,16 @@ pub(crate) fn port_not_allowed(rules: &Rules, elsewhere: RuleId, to: &Destinatio
 
 /// No entry covers the host.
 pub(crate) fn not_allowed(rules: &Rules, similar: &Similar, to: &Destination) -> Denial {
+    if to.port == 0 {
+        let reason = match &to.host {
+            Host::Name(_) => DenyReason::NotAllowed,
+            Host::Address(_) => DenyReason::AddressLiteral,
+        };
+        return Denial {
+            hint: Some(PORT_ZERO.into()),
+            ..Denial::new(reason)
+        };
+    }
     let add = Entry::allowing(&to.host, unless_web(to.port), None);
     let name = match &to.host {
         Host::Name(name) => name.as_str(),
@@ -224,12 +233,15 @@ mod tests {
 
     #[test]
     fn nothing_is_offered_for_port_0() {
-        assert_explained(
-            "a.example:*",
-            "a.example:0",
-            "a.example:*",
-            "nothing listens on port 0",
-        );
+        assert_explained("a.example:*", "a.example:0", "a.example:*", PORT_ZERO);
+        let policy = Policy::parse("a.example").unwrap();
+        for host in ["10.0.2.0", "sub.a.example", "b.example"] {
+            let Decision::Deny(denial) = policy.decide(&Destination::parse(host, 0).unwrap())
+            else {
+                panic!("{host} is allowed on port 0");
+            };
+            assert_eq!(denial.hint.as_deref(), Some(PORT_ZERO), "{host}");
+        }
     }
 
     #[test]
