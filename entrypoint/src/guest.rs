@@ -13,13 +13,14 @@ use rustix::{
     termios::tcgetpgrp,
 };
 
-use crate::{by_number, config::Config, environment::Environment, launch::Launch};
+use crate::{by_number, config::Config, environment::Environment, launch::Launch, oom::Kills};
 
 /// A running guest.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pid: Pid,
     usage_before: Usage,
+    oom_kills: Option<Kills>,
     asked_to_stop: Cell<bool>,
 }
 
@@ -56,6 +57,7 @@ impl Guest {
         // Whoever is in the foreground of the terminal that we stand on gives it to the guest.
         let foreground = tcgetpgrp(rustix::stdio::stdin()).is_ok();
         let usage_before = Usage::of_children();
+        let oom_kills = Kills::since_now();
         let child = launch
             .with_umask(config.umask)
             .in_foreground(foreground)
@@ -72,6 +74,7 @@ impl Guest {
         Ok(Self {
             pid: Pid::from_child(&child),
             usage_before,
+            oom_kills,
             asked_to_stop: Cell::new(false),
         })
     }
@@ -127,7 +130,7 @@ impl Guest {
         let usage = Usage::of_children();
         let (code, signal, end_reason) = match ended {
             Ended::Exited(code) => (Some(code), None, EndReason::Exited),
-            Ended::Signaled(signal) => (None, Some(signal), EndReason::Signaled),
+            Ended::Signaled(signal) => (None, Some(signal), self.reason_for(signal)),
         };
         let end_reason = if self.asked_to_stop.get() {
             EndReason::Stopped
@@ -143,6 +146,15 @@ impl Guest {
             peak_rss_kb: (usage.peak_rss_kb > before.peak_rss_kb).then_some(usage.peak_rss_kb),
             outlived_root,
             detail: None,
+        }
+    }
+
+    fn reason_for(&self, signal: i32) -> EndReason {
+        let is_oom = self.oom_kills.as_ref().is_some_and(Kills::happened);
+        if is_oom && signal == Signal::KILL.as_raw() {
+            EndReason::Oom
+        } else {
+            EndReason::Signaled
         }
     }
 }
@@ -260,6 +272,7 @@ mod tests {
         let guest = Guest {
             pid,
             usage_before: Usage::of_children(),
+            oom_kills: None,
             asked_to_stop,
         };
         guest.forward(Signal::WINCH.as_raw());
@@ -345,6 +358,7 @@ mod tests {
         let guest = Guest {
             pid: rustix::process::getpid(),
             usage_before: Usage::of_children(),
+            oom_kills: None,
             asked_to_stop: Cell::new(false),
         };
         let exit = guest.exit(Ended::Signaled(9), 3);
@@ -364,6 +378,7 @@ mod tests {
         let guest = Guest {
             pid: rustix::process::getpid(),
             usage_before,
+            oom_kills: None,
             asked_to_stop: Cell::new(false),
         };
         assert_eq!(guest.exit(Ended::Exited(0), 0).peak_rss_kb, None);
@@ -380,6 +395,7 @@ mod tests {
         let guest = Guest {
             pid: Pid::from_child(&child),
             usage_before: Usage::of_children(),
+            oom_kills: None,
             asked_to_stop: Cell::new(false),
         };
         guest.kill();

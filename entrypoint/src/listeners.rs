@@ -179,10 +179,7 @@ mod tests {
 
     #[test]
     fn every_listener_is_of_loopback_alone() {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let listeners = Listeners::bind(port).unwrap();
+        let listeners = Listeners::on_any_port();
         let sockets = listeners.explicit.iter().chain([&listeners.redirect4]);
         for socket in sockets.chain(&listeners.redirect6) {
             assert!(socket.local_addr().unwrap().ip().is_loopback());
@@ -198,26 +195,29 @@ mod tests {
 
     #[test]
     fn a_socket_is_handed_over_as_what_it_is() {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let listeners = Listeners::bind(port).unwrap();
+        let listeners = Listeners::on_any_port();
         for (kind, socket) in listeners.all() {
             let accepts = rustix::net::sockopt::socket_acceptconn(socket).unwrap();
             assert_eq!(accepts, kind != Ingress::DnsUdp, "{kind:?}");
         }
     }
 
-    fn bound() -> Listeners {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        Listeners::bind(port).unwrap()
+    impl Listeners {
+        /// A port that was free a moment ago may be another program's by now: another is tried.
+        pub(crate) fn on_any_port() -> Self {
+            let attempt = |_| {
+                let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+                let port = free.local_addr().unwrap().port();
+                drop(free);
+                Self::bind(port).ok()
+            };
+            (0..100).find_map(attempt).unwrap()
+        }
     }
 
     #[test]
     fn what_is_redirected_arrives_elsewhere_than_what_is_asked() {
-        let listeners = bound();
+        let listeners = Listeners::on_any_port();
         let explicit: Vec<_> = listeners
             .explicit
             .iter()
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn every_kind_is_handed_over() {
-        let listeners = bound();
+        let listeners = Listeners::on_any_port();
         let kinds: Vec<_> = listeners.all().iter().map(|(kind, _)| *kind).collect();
         for kind in [
             Ingress::Explicit,

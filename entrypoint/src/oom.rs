@@ -1,7 +1,11 @@
-//! Makes the guest the one whom the kernel ends first when memory runs out, and not PID 1 or the
-//! proxy (proc(5), `oom_score_adj`).
+//! What happens when memory runs out: the guest is the one whom the kernel ends first, and not PID 1
+//! or the proxy (proc(5), `oom_score_adj`), and that it was the kernel is known.
 
-use std::{fs, io};
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt as _,
+};
 
 use report::Printable;
 
@@ -48,6 +52,49 @@ impl Sacrifice {
     }
 }
 
+/// How many processes of this container the kernel has ended for want of memory.
+///
+/// Engines hear of it by an event that may come after the container's end, or not at all; the kernel
+/// counts before it kills.
+#[derive(Debug)]
+pub(crate) struct Kills {
+    counter: File,
+    before: u64,
+}
+
+impl Kills {
+    /// Begins to count; `None` where the container does not see its control group.
+    pub(crate) fn since_now() -> Option<Self> {
+        let mut counters = COUNTERS.iter().flat_map(File::open);
+        counters.find_map(Self::counted_in)
+    }
+
+    fn counted_in(counter: File) -> Option<Self> {
+        let before = count(&counter)?;
+        Some(Self { counter, before })
+    }
+
+    /// Whether there was one since.
+    pub(crate) fn happened(&self) -> bool {
+        count(&self.counter).is_some_and(|now| now > self.before)
+    }
+}
+
+fn count(counter: &File) -> Option<u64> {
+    let mut text = [0; 1024];
+    let length = counter.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(text.get(..length)?).ok()?;
+    let mut lines = text.lines();
+    lines.find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+}
+
+/// Of control groups of version 2, and of version 1 (cgroup-v2.rst and memcg in the kernel's
+/// documentation). Engines mount the container's own group there.
+const COUNTERS: [&str; 2] = [
+    "/sys/fs/cgroup/memory.events",
+    "/sys/fs/cgroup/memory/memory.oom_control",
+];
+
 const PATH: &str = "/proc/self/oom_score_adj";
 const RAISE: i32 = 500;
 const MAX: i32 = 1000;
@@ -83,5 +130,42 @@ mod tests {
         let before = Err(io::ErrorKind::PermissionDenied.into());
         let sentence = Sacrifice { before }.degradation().unwrap();
         assert!(sentence.as_str().contains("oom_score_adj"), "{sentence}");
+    }
+
+    /// A counter that says this.
+    fn counter(text: &str) -> File {
+        let counter = rustix::fs::memfd_create("counter", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let counter = File::from(counter);
+        counter.write_all_at(text.as_bytes(), 0).unwrap();
+        counter
+    }
+
+    #[test]
+    fn kills_are_counted_from_the_beginning_on() {
+        for (before, after) in [
+            // memory.events, and memory.oom_control.
+            (
+                "low 0\nhigh 4\nmax 9\noom 1\noom_kill 3\noom_group_kill 0\n",
+                "low 0\nhigh 4\nmax 9\noom 2\noom_kill 4\noom_group_kill 0\n",
+            ),
+            (
+                "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
+                "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+            ),
+        ] {
+            let counter = counter(before);
+            let kills = Kills::counted_in(counter.try_clone().unwrap()).unwrap();
+            assert!(!kills.happened(), "{before}");
+            counter.write_all_at(after.as_bytes(), 0).unwrap();
+            assert!(kills.happened(), "{after}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_counted_nothing_is_claimed() {
+        assert!(Kills::counted_in(counter("")).is_none());
+        // Before 4.13 the kernel did not count.
+        let uncounted = "oom_kill_disable 0\nunder_oom 1\n";
+        assert!(Kills::counted_in(counter(uncounted)).is_none());
     }
 }

@@ -222,10 +222,7 @@ mod tests {
 
     #[test]
     fn the_listeners_arrive_with_the_message_that_names_them() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = free.local_addr().unwrap().port();
-        drop(free);
-        let listeners = Listeners::bind(port).unwrap();
+        let listeners = Listeners::on_any_port();
         let (ours, theirs) = UnixStream::pair().unwrap();
         hand_over(&ours, &listeners).unwrap();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];

@@ -179,6 +179,10 @@ Exits with 0 once both directions have ended, 1 if the allowlist does not let HO
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use socket2::{Domain, Socket, Type};
+
     use super::*;
 
     fn destination() -> Destination {
@@ -219,9 +223,11 @@ mod tests {
 
     #[test]
     fn whoever_listens_where_nobody_does_is_told_of_the_allowlist() {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let proxy = free.local_addr().unwrap();
-        drop(free);
+        // Held, and not listening: no other program gets its port.
+        let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        held.bind(&any.into()).unwrap();
+        let proxy = held.local_addr().unwrap().as_socket().unwrap();
         let error = connect(&Asked {
             destination: destination(),
             proxy,

@@ -193,7 +193,6 @@ impl Lab {
 
     /// Runs a case and checks it.
     pub fn check(&self, case: &Case) -> anyhow::Result<()> {
-        self.internet.reset()?;
         let subnet = self.internet.subnet();
         let stage = Stage::set(self)?;
         let files = &stage.files;

@@ -69,6 +69,11 @@ pub fn in_lab(
     test: impl Fn(&Lab) -> anyhow::Result<()> + Send + 'static,
 ) -> Trial {
     let labs = Arc::clone(labs);
+    // Labs are used again: nothing of an earlier test is taken for this one's.
+    let test = move |lab: &Lab| {
+        lab.internet().reset()?;
+        test(lab)
+    };
     let run = move || {
         labs.with(test)
             .map_err(|error| Failed::from(format!("{error:#}")))

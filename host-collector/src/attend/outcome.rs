@@ -203,7 +203,8 @@ fn exit(attendance: &Attendance) -> Option<&report::Exit> {
     attendance.reports.as_ref()?.account.exit()
 }
 
-/// PID 1 saw how its guest ended, but not that it was the kernel, out of memory, that killed it.
+/// PID 1 saw how its guest ended. That it was the kernel, out of memory, that killed it, it sees only
+/// where the container has its control group mounted.
 fn reported_end(driven: &Driven, exit: &report::Exit) -> EndReason {
     let oom_killed = driven.state.as_ref().is_some_and(State::is_oom_killed);
     match (exit.end_reason, exit.signal) {

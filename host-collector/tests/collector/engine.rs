@@ -180,7 +180,7 @@ echo "$*" >>calls
 case "$1" in
     version) echo 99 ;;
     create) echo created ;;
-    container) if [ -e running ]; then cat up; elif [ -e begun ]; then cat state; else cat fresh; fi ;;
+    container) if [ ! -e begun ]; then cat fresh; elif [ -e running ]; then cat up; else cat state; fi ;;
     image | pull | cp | kill | logs | exec | info) . "./$1" ;;
     ps) if [ -e made ]; then echo the-container; fi ;;
     wait) exec 8<running && flock 8 ;;
@@ -200,8 +200,8 @@ case "$1" in
         done
         [ -z "$cidfile" ] || echo the-container >"$cidfile"
         touch made
-        # The lock is held for as long as the container runs, and its waiters wait for that. Whoever
-        # asks is never told that it has ended before it has.
+        # The lock is held for as long as the container runs, and its waiters wait for that. It is
+        # there before `begun` is: whoever finds `begun` and then no lock is told the truth.
         if [ -z "$detach" ]; then
             exec 9>running
             flock 9

@@ -149,7 +149,6 @@ fn not_executable(lab: &Lab) -> anyhow::Result<()> {
 }
 
 fn enforced(lab: &Lab) -> anyhow::Result<()> {
-    lab.internet().reset()?;
     let guest = "curl -sS http://allowed.test/ && curl -sSf http://denied.test/";
     let command = engine_run(lab, &[&allowing(lab, "allowed.test")], &["sh", "-c", guest]);
     let Finished {

@@ -24,7 +24,6 @@ pub(crate) const TESTS: [(&str, LabTest); 2] = [
 /// to. What looks for names in the guest is a busybox.
 fn scratch(lab: &Lab) -> anyhow::Result<()> {
     let image = Image::scratch(lab)?;
-    lab.internet().reset()?;
     let guest = "id -u; wget -q -O - http://allowed.test/; wget -q -O - http://denied.test/";
     let options = [&*allowing(lab, "allowed.test"), "--read-only"];
     let guest = ["sh", "-c", guest];
@@ -38,7 +37,6 @@ fn scratch(lab: &Lab) -> anyhow::Result<()> {
 /// both families at once. It knows of no proxy.
 fn musl(lab: &Lab) -> anyhow::Result<()> {
     let (image, files) = (Image::musl(lab)?, lab.files()?);
-    lab.internet().reset()?;
     let subnet = lab.internet().subnet();
     let allow = [subnet.v4_net(), subnet.v6_net()].map(|net| format!("allowed.test@{net}"));
     let mut command = lab.collector(&files, Network::Allowlist, &allow);

@@ -81,7 +81,6 @@ fn never_connected(line: &Value) -> anyhow::Result<()> {
 }
 
 fn deaf_and_best_effort(lab: &Lab) -> anyhow::Result<()> {
-    lab.internet().reset()?;
     let (stage, image) = (Stage::set(lab)?, Image::deaf(lab, "deaf-best-effort")?);
     let options = ["--transport=socket", "--report=best-effort"];
     let Finished { code, stderr, .. } = run(&stage, &options, &image.name, REFUSED)?;
@@ -97,7 +96,6 @@ fn deaf_and_best_effort(lab: &Lab) -> anyhow::Result<()> {
 
 /// Prepared for another program, whose container finds nobody: the socket was taken away meanwhile.
 fn unlinked(lab: &Lab) -> anyhow::Result<()> {
-    lab.internet().reset()?;
     let stage = Stage::set(lab)?;
     let mut prepare = stage.launch(&["prepare"]);
     prepare.args(["--transport=socket", "--report=best-effort"]);
