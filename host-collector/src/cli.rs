@@ -70,7 +70,7 @@ pub enum Verb {
 }
 
 /// Options of `run`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Exits with the command's code; 78 for a mistake in the configuration, 125 when \
     the run could not be set up, 126 or 127 when the command could not be started."
@@ -195,7 +195,7 @@ pub struct ManArgs {
 }
 
 /// Where the session log is.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct AuditArgs {
     /// Directory of the session log [default: `$SANDBOX_AUDIT_DIR`, or `~/.config/sandbox/audit`]
     #[arg(long, value_name = "DIR")]

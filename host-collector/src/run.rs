@@ -9,6 +9,7 @@ mod error;
 mod finish;
 mod foreground;
 mod identity;
+mod launch;
 mod list;
 mod prepare;
 mod prepared;
@@ -36,29 +37,20 @@ use report::Printable;
 use tokio::runtime::Builder;
 
 use crate::{
-    attend::{self, Launcher},
+    attend,
     cli::{AttendArgs, ChangeArgs, FinishArgs, PrepareArgs, RunArgs, StopArgs},
     environment::Environment,
     run_dir,
     run_id::RunId,
     steer::Direction,
 };
-use prepare::PATIENCE_S;
 
 /// Launches, and returns the code to exit with.
 ///
 /// # Errors
 /// When there was no run. One that took place is never an error, whatever became of its record.
 pub fn run(args: &RunArgs, environment: &Environment) -> Result<u8, RunError> {
-    to_its_end(async {
-        let prepared = prepare::prepare(args, Launcher::Ours, PATIENCE_S, environment).await?;
-        warn(&prepared.warnings);
-        if args.detach {
-            detached::run(prepared).await
-        } else {
-            foreground::run(prepared).await
-        }
-    })
+    to_its_end(launch::launch(args, environment))
 }
 
 /// Registers a run for another program to launch, and prints how.

@@ -208,7 +208,8 @@ pub fn cidfile(run_dir: &Path) -> PathBuf {
     run_dir.join("cid")
 }
 
-fn runs(runtime_dir: &Path) -> PathBuf {
+/// Where the directories of runs are.
+pub(crate) fn runs(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("host-collector").join("runs")
 }
 

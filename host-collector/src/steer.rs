@@ -7,6 +7,7 @@
 mod amend;
 mod ask;
 mod control;
+mod ending;
 mod history;
 mod word;
 

@@ -33,6 +33,9 @@ pub(crate) enum Word {
         code: i32,
         /// What to say, where nobody else has.
         line: Option<String>,
+        /// Whether the engine may have refused to mount the report channel.
+        #[serde(default)]
+        is_unmounted: bool,
     },
 }
 
@@ -120,6 +123,7 @@ mod tests {
             Word::NoRun {
                 code: 125,
                 line: Some("a\nb".into()),
+                is_unmounted: true,
             },
         ] {
             let line = serde_json::to_string(&word).unwrap();

@@ -1,12 +1,12 @@
 //! What an image would run by itself.
 
-use std::process::Stdio;
+use std::{path::Path, process::Stdio};
 
 use report::Printable;
 use serde::Deserialize;
 use tokio::process::Command;
 
-use super::{Engine, EngineError};
+use super::{Container, Engine, EngineError, plan::bind};
 
 /// The part of an image's configuration that decides what runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -99,19 +99,8 @@ impl Engine {
 
     /// Whether an image has a file, found out with a container that is never started.
     pub async fn has_file(&self, image: &str, path: &str) -> Result<bool, EngineError> {
-        let create = [
-            "create",
-            "--pull",
-            "never",
-            "--network",
-            "none",
-            "--entrypoint",
-            path,
-            "--",
-            image,
-        ];
-        let answer = self.ask("create", create).await?;
-        let id = String::from_utf8_lossy(&answer).trim().to_owned();
+        let container = self.create(image, &["--entrypoint", path]).await?;
+        let id = container.id().to_owned();
         let mut copy = Command::new(&self.program);
         copy.args(["cp", &format!("{id}:{path}"), "-"])
             .kill_on_drop(true);
@@ -122,8 +111,39 @@ impl Engine {
             .status()
             .await
             .map_err(|source| self.spawn_error(source));
-        self.container(id).remove().await?;
+        container.remove().await?;
         Ok(copied?.success())
+    }
+
+    /// Why this engine mounts no directory of this host's into a container of an image that it would
+    /// make without; `None` where it mounts `directory`. It may stand in a machine or a container of
+    /// its own and be spoken to over a socket of this one.
+    pub async fn refuses_to_mount(&self, directory: &Path, image: &str) -> Option<Printable> {
+        let nothing = ["--entrypoint", "true"];
+        let mount = bind(&directory.to_string_lossy(), "/mnt", ",readonly");
+        let mounting = ["--mount", &mount];
+        let with = self.create(image, &[nothing, mounting].concat()).await;
+        let why = match with {
+            Ok(container) => {
+                // One that is left is not started by anybody, and is in the engine's own list.
+                let _ = container.remove().await;
+                return None;
+            }
+            Err(EngineError::Refused { detail, .. }) => detail,
+            Err(_) => return None,
+        };
+        let without = self.create(image, &nothing).await.ok()?;
+        let _ = without.remove().await;
+        Some(why)
+    }
+
+    /// Makes a container that is never started.
+    async fn create(&self, image: &str, options: &[&str]) -> Result<Container<'_>, EngineError> {
+        let create = ["create", "--pull", "never", "--network", "none"];
+        let arguments = create.into_iter().chain(options.iter().copied());
+        let answer = self.ask("create", arguments.chain(["--", image])).await?;
+        let id = String::from_utf8_lossy(&answer).trim().to_owned();
+        Ok(self.container(id))
     }
 
     async fn inspect_image(&self, name: &str) -> Result<Image, EngineError> {

@@ -256,7 +256,7 @@ impl Plan {
 }
 
 /// A bind mount. The engines read the value as one line of comma-separated values (RFC 4180).
-fn bind(source: &str, target: &str, options: &str) -> String {
+pub(super) fn bind(source: &str, target: &str, options: &str) -> String {
     let field = format!("src={source}");
     let quoted = if field.contains([',', '"']) {
         format!("\"{}\"", field.replace('"', "\"\""))

@@ -42,6 +42,7 @@ pub(super) async fn attend(args: &AttendArgs, environment: &Environment) -> Resu
         Word::NoRun {
             code: 125,
             line: Some(error.to_string()),
+            is_unmounted: false,
         }
         .say();
     }
@@ -89,7 +90,11 @@ async fn attend_to(run_dir: RunDir, listener: Listener) -> Result<i32, RunError>
             Ok(0)
         }
         Conclusion::NoRun(Ok(code)) => {
-            tell(Word::NoRun { code, line: None });
+            tell(Word::NoRun {
+                code,
+                line: None,
+                is_unmounted: false,
+            });
             Ok(code)
         }
         Conclusion::NoRun(Err(error)) => refused(error, listener),
@@ -101,8 +106,12 @@ fn refused(error: NoRun, listener: Listener) -> Result<i32, RunError> {
         return Err(SetUpError::from(error).into());
     }
     let code = error.code();
-    let line = Some(error.to_string());
-    Word::NoRun { code, line }.say();
+    Word::NoRun {
+        code,
+        line: Some(error.to_string()),
+        is_unmounted: matches!(error, NoRun::NotMounted(_)),
+    }
+    .say();
     Ok(code)
 }
 

@@ -10,7 +10,7 @@ use super::{
     say,
 };
 use crate::{
-    attend::{Attender, Finish, Registration, Word},
+    attend::{Attender, Finish, NoRun, Registration, Word},
     engine::plan,
     run_dir::RunDir,
 };
@@ -45,7 +45,10 @@ pub(super) async fn run(prepared: Prepared) -> Result<i32, RunError> {
             writeln!(io::stdout(), "{}", registration.run_id).map_err(SetUpError::Output)?;
             Ok(0)
         }
-        Some(Word::NoRun { code, line }) => {
+        Some(Word::NoRun {
+            is_unmounted: true, ..
+        }) => Err(SetUpError::NoRun(NoRun::NotMounted(registration.engine)).into()),
+        Some(Word::NoRun { code, line, .. }) => {
             if let Some(line) = line {
                 say(&line);
             }

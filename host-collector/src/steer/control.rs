@@ -21,6 +21,7 @@ use tokio::{
 
 use super::{
     amend::{Amendment, Direction, amend},
+    ending,
     history::History,
     word::{Change, Reply, Request, hear, say},
 };
@@ -36,6 +37,7 @@ pub(crate) struct Control {
 /// A run, as far as it can be changed.
 #[derive(Debug)]
 struct Run {
+    directory: PathBuf,
     /// What its container sees, read-only.
     channel: PathBuf,
     state: Mutex<State>,
@@ -75,6 +77,7 @@ impl Control {
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
         let (orders, taken) = mpsc::channel(UNSENT);
         let run = Run {
+            directory: run_dir.to_owned(),
             channel: channel::directory(run_dir),
             state: Mutex::new(State { history, answers }),
             heard: Notify::new(),
@@ -97,8 +100,7 @@ impl Control {
 
     /// Has the container end its guest, without waiting for it. `false` where it does not listen.
     pub(crate) fn stop(&self) -> bool {
-        let order = HostMessage::Stop { grace_ms: GRACE_MS };
-        self.run.orders.try_send(order).is_ok()
+        self.run.stop(GRACE_MS)
     }
 
     /// Serves verbs for as long as it is polled.
@@ -156,12 +158,23 @@ impl Run {
                 self.change(direction, &entries).await
             }
             Request::Stop { grace_ms } => {
-                match self.orders.try_send(HostMessage::Stop { grace_ms }) {
-                    Ok(()) => Reply::Stopping,
-                    Err(_) => refused(NOT_LISTENING),
+                if self.stop(grace_ms) {
+                    Reply::Stopping
+                } else {
+                    refused(NOT_LISTENING)
                 }
             }
         }
+    }
+
+    /// Writes it down, then tells the container, which does it once however often it is told. What
+    /// could not be written is lost only with this process.
+    fn stop(&self, grace_ms: u64) -> bool {
+        if self.orders.is_closed() || self.orders.capacity() == 0 {
+            return false;
+        }
+        let _ = ending::write_down(&self.directory, grace_ms);
+        self.orders.try_send(HostMessage::Stop { grace_ms }).is_ok()
     }
 
     async fn change(&self, direction: Direction, entries: &[String]) -> Reply {
@@ -253,6 +266,9 @@ impl Run {
         if let Some((generation, digest, list)) = outstanding {
             // Whoever asks next is told that the container has not answered.
             let _ = self.send(generation, &digest, list.into_iter().collect());
+        }
+        if let Some(grace_ms) = ending::asked(&self.directory) {
+            let _ = self.orders.try_send(HostMessage::Stop { grace_ms });
         }
     }
 
@@ -567,6 +583,38 @@ mod tests {
         let mode = fs::metadata(socket(next.dir.path())).unwrap().permissions();
         assert_eq!(mode.mode() & 0o777, 0o600);
         assert!(UnixStream::connect(socket(next.dir.path())).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn an_end_is_said_again_by_whoever_comes_next() {
+        let Fixture {
+            dir,
+            control,
+            orders: _orders,
+        } = fixture();
+        let reply = control.run.answer(Request::Stop { grace_ms: 7 }).await;
+        assert_eq!(reply, Reply::Stopping);
+        drop(control);
+        let mut next = opened(dir, Answers::default());
+        assert_eq!(
+            next.orders.try_recv().unwrap(),
+            HostMessage::Stop { grace_ms: 7 }
+        );
+        assert!(next.orders.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn an_end_that_was_refused_is_said_by_nobody() {
+        let Fixture {
+            dir,
+            control,
+            orders,
+        } = fixture();
+        drop(orders);
+        let reply = control.run.answer(Request::Stop { grace_ms: 7 }).await;
+        assert_eq!(reply, refused(NOT_LISTENING));
+        drop(control);
+        assert!(opened(dir, Answers::default()).orders.try_recv().is_err());
     }
 
     #[tokio::test]

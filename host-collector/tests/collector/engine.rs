@@ -53,6 +53,7 @@ impl Host {
         }
         host.image(r#"{"Entrypoint":["/usr/local/bin/sandbox-entrypoint"],"Cmd":["/bin/bash"]}"#);
         host.on("pull", "exit 1");
+        host.on("create", "echo created");
         host.on("cp", "exit 0");
         host.on("info", "exit 1");
         host.on("kill", "exit 0");
@@ -177,9 +178,15 @@ impl Host {
             r#"#!/bin/sh
 cd '{dir}'
 echo "$*" >>calls
+if [ -e unmountable ]; then
+    case "$*" in *type=bind*)
+        echo 'docker: no such path' >&2
+        exit 125
+    esac
+fi
 case "$1" in
     version) echo 99 ;;
-    create) echo created ;;
+    create) . ./create ;;
     container) if [ ! -e begun ]; then cat fresh; elif [ -e running ]; then cat up; else cat state; fi ;;
     image | pull | cp | kill | logs | exec | info) . "./$1" ;;
     ps) if [ -e made ]; then echo the-container; fi ;;

@@ -176,6 +176,42 @@ fn where_nobody_comes_to_the_door_the_engine_is_asked() {
 }
 
 #[test]
+fn where_the_engine_mounts_nothing_of_this_host_it_is_launched_again_without() {
+    for detach in [&[][..], &["--detach"]] {
+        let host = host(&[&whole()]);
+        fs::write(host.path("unmountable"), "").unwrap();
+        let run = ["run", "--allow", "a.example"];
+        let done = host.does(&[&run, detach, &["img"]].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        let why = "mounts nothing of this host's (docker: no such path): launching again";
+        assert!(done.stderr.contains(why), "{done:?}");
+        if !detach.is_empty() {
+            let ended = host.does(&["finish", done.stdout.trim()]);
+            assert_eq!(ended.code, 0, "{ended:?}");
+            assert_eq!(host.log().len(), 2, "{:?}", host.log());
+            continue;
+        }
+        assert_eq!(verdict(&host), "complete exec null 2 null");
+    }
+}
+
+#[test]
+fn a_container_that_is_refused_for_another_reason_or_with_a_socket_alone_is_launched_once() {
+    for (option, create) in [("auto", "exit 1"), ("socket", "echo created")] {
+        let host = host(&[&whole()]);
+        fs::write(host.path("unmountable"), "").unwrap();
+        host.on("create", create);
+        let done = host.does(&["run", "--transport", option, "--allow", "a.example", "img"]);
+        assert_eq!(done.code, 125, "{done:?}");
+        assert!(done.stderr.contains("use --transport exec"), "{done:?}");
+        let calls = host.calls();
+        let launches = calls.lines().filter(|call| call.starts_with("run "));
+        assert_eq!(launches.count(), 1, "{calls}");
+        assert_eq!(host.log().len(), 0);
+    }
+}
+
+#[test]
 fn what_the_engine_says_instead_is_the_reason() {
     let host = host(&[]);
     host.on(

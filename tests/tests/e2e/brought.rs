@@ -5,6 +5,7 @@ use std::{
     io,
     net::{Shutdown, TcpListener, TcpStream},
     os::unix::net::UnixStream,
+    process::{Command, Stdio},
     thread,
 };
 
@@ -19,21 +20,31 @@ use serde_json::Value;
 
 use crate::{LabTest, attended, collected::allow, on_terminal};
 
-pub(crate) const TESTS: [(&str, LabTest); 4] = [
+pub(crate) const TESTS: [(&str, LabTest); 5] = [
     ("a-terminal-is-kept-to-the-guest", terminal),
     ("a-break-of-the-channel-loses-no-report", broken),
     ("an-order-that-a-break-swallows-is-said-again", ordered),
+    (
+        "an-end-that-a-killed-collector-has-not-said-is-said-by-the-next",
+        ended,
+    ),
     (
         "a-run-whose-collector-was-killed-loses-no-report",
         recovered,
     ),
 ];
 
-/// Those that need an engine which can be reached over the network.
-pub(crate) const REMOTE: [(&str, LabTest); 1] = [(
-    "an-engine-over-the-network-is-asked-for-the-reports",
-    remote,
-)];
+/// Those that need an engine whose client is a program of another place.
+pub(crate) const REMOTE: [(&str, LabTest); 2] = [
+    (
+        "an-engine-over-the-network-is-asked-for-the-reports",
+        remote,
+    ),
+    (
+        "an-engine-that-sees-other-files-is-asked-for-the-reports",
+        elsewhere,
+    ),
+];
 
 const THROUGH_ENGINE: [&str; 2] = ["--transport", "exec"];
 
@@ -121,6 +132,41 @@ fn ordered(lab: &Lab) -> anyhow::Result<()> {
     says(&line, "complete exec 1 0 3")
 }
 
+/// `stop` is asked for while nothing reaches the container, and who was to say so is killed. The verb
+/// has another take the run over.
+fn ended(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?.with(&THROUGH_ENGINE);
+    let mut command = stage.launch(&["run"]);
+    let guest = "trap 'exit 5' TERM; echo >said; read line <go";
+    command.args([BASE, "--", "bash", "-c", guest]);
+    let mut collector = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    stage.said()?;
+    let (run, container) = (stage.run_id()?, lab.container()?);
+    signal_stream(lab, &container, "STOP")?;
+    let mut stop = stage.collector();
+    let stopping = Running::start(stop.args(["stop", "--json", &run]))?;
+    stage.stored(&run, "stop", "10000")?;
+    collector.kill()?;
+    collector.wait()?;
+    signal_stream(lab, &container, "KILL")?;
+    let Finished {
+        code,
+        stdout,
+        stderr,
+    } = stopping.finish()?;
+    ensure!(code == 0, "{code}: {stderr}");
+    let line: Value = serde_json::from_str(&stdout)?;
+    ensure!(
+        line.pointer("/end_reason") == Some(&"stopped".into()),
+        "{line}"
+    );
+    says(&line, "complete exec 1 0 5")
+}
+
 fn recovered(lab: &Lab) -> anyhow::Result<()> {
     let line = attended::recovered(&Stage::set(lab)?.with(&THROUGH_ENGINE))?;
     says(&line, "complete exec 1 4 3")
@@ -136,6 +182,32 @@ fn remote(lab: &Lab) -> anyhow::Result<()> {
     command.arg("curl -s https://denied.test/; [ ! -e /run/sandbox-egress/host ]; exit 7");
     let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
     ensure!(code == 7, "{code}: {stderr}");
+    let line = files.session_line()?.context("no session line")?;
+    says(&line, "complete exec - 1 7")
+}
+
+/// The engine's socket is here, and what it would mount is not where it looks: as where this program
+/// runs in a container that the engine's socket was given to.
+fn elsewhere(lab: &Lab) -> anyhow::Result<()> {
+    let (files, place) = (lab.files()?, tempfile::tempdir()?);
+    let mut inner = lab.collector(&files, Network::Allowlist, &allow(lab));
+    inner.args([BASE, "--", "bash", "-c"]);
+    inner.arg("curl -s https://denied.test/; [ ! -e /run/sandbox-egress/host ]; exit 7");
+    let mut command = Command::new("unshare");
+    let hide = r#"mount -t tmpfs none "$1" && shift && exec "$@""#;
+    command.args(["--mount", "sh", "-c", hide, "sh"]);
+    command
+        .arg(place.path())
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    let set = inner.get_envs();
+    command.envs(set.filter_map(|(name, value)| Some((name, value?))));
+    command.env("XDG_RUNTIME_DIR", place.path());
+    let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
+    ensure!(
+        code == 7 && stderr.contains("launching again, with reports through its exec"),
+        "{code}: {stderr}"
+    );
     let line = files.session_line()?.context("no session line")?;
     says(&line, "complete exec - 1 7")
 }
