@@ -128,6 +128,8 @@ fn journal_full_and_killed(lab: &Lab) -> anyhow::Result<()> {
     rustix::process::kill_process(running.pid()?, rustix::process::Signal::KILL)?;
     fs::remove_file(stage.runtime().join("ballast"))?;
     output_of(stage.collector().arg("list"))?;
+    // A guest that ends waits for a collector no longer than a second.
+    stage.stored(&run, "admitted.json", "\"resumed\":1")?;
     stage.go_on()?;
     running.finish()?;
     says(&stage.finish(&run)?, "gap 201 - 7")
