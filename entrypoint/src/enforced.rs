@@ -108,7 +108,11 @@ impl Enforced {
         let started = Guest::start(config, launch, &environment);
         sacrifice.end();
         let attended = match started {
-            Ok(guest) => attend(&mut session, &guest, identities).await,
+            Ok(guest) => {
+                // Where that is not to be had it costs memory, and nothing else.
+                let _ = procwatch::program::release();
+                attend(&mut session, &guest, identities).await
+            }
             Err(error) => {
                 finish::close_unstarted(&mut session, error.exit()).await;
                 Ok(Outcome {

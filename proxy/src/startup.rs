@@ -98,6 +98,8 @@ impl Startup {
         };
         let (max_connections, missing) = confine::connections(self.settings.max_connections);
         degradations.extend(missing);
+        // Before /proc is out of reach. Where it is not to be had it costs memory, and nothing else.
+        let _ = procwatch::program::release();
         // Here, since all that was read so far is PID 1's word, and what comes next, the answer of a
         // resolver or a client's first byte, is anybody's. Everything that must be made with other
         // calls is made: the sockets were handed over, and the event loop has its descriptors.

@@ -28,7 +28,11 @@ const CRATES: [(&str, &[&str]); 7] = [
     ("sandbox-egress-report", &["sandbox-egress-policy"]),
     (
         "sandbox-egress-proxy",
-        &["sandbox-egress-policy", "sandbox-egress-report"],
+        &[
+            "sandbox-egress-policy",
+            "sandbox-egress-procwatch",
+            "sandbox-egress-report",
+        ],
     ),
     (
         "sandbox-entrypoint",

@@ -21,7 +21,10 @@ impl Session {
                     self.tell(refused);
                 }
                 Order::Stop { grace_ms } => {
-                    guest.stop();
+                    // Said again by the next collector, or by another verb, it is the same end.
+                    if self.kill_at.is_none() {
+                        guest.stop();
+                    }
                     let at = Instant::now() + Duration::from_millis(grace_ms).min(LONGEST_GRACE);
                     self.kill_at = Some(self.kill_at.map_or(at, |sooner| sooner.min(at)));
                 }

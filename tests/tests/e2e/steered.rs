@@ -5,19 +5,23 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
     contained::{BASE, Lab, Stage},
-    process::output_of,
+    process::{Finished, Running, output_of},
 };
 use serde_json::Value;
 
 use crate::LabTest;
 
-pub(crate) const TESTS: [(&str, LabTest); 3] = [
+pub(crate) const TESTS: [(&str, LabTest); 4] = [
     ("a-list-is-changed-while-the-run-lasts", changed),
     (
         "a-list-is-changed-where-addresses-decide",
         changed_by_address,
     ),
     ("a-guest-that-does-not-end-is-killed", killed),
+    (
+        "a-guest-is-told-once-to-end-however-often-that-is-asked-for",
+        told_once,
+    ),
 ];
 
 /// Reaches one host over every way there is, before it is allowed, while it is, and after that.
@@ -259,6 +263,36 @@ fn changed_by_address(lab: &Lab) -> anyhow::Result<()> {
         "denied.test:80/tcp",
     ];
     ensure!(reached.iter().eq(&expected), "{reached:?}");
+    Ok(())
+}
+
+/// Its exit code is how often it was told, and 20.
+const COUNTING: &str = "n=0; trap 'n=$((n + 1)); echo >said' TERM; echo >said
+    until read line <go; do :; done; exit $((20 + n))";
+
+fn told_once(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?;
+    let mut command = stage.launch(&["run"]);
+    let running = Running::start(command.args([BASE, "--", "bash", "-c", COUNTING]))?;
+    stage.said()?;
+    let run = stage.run_id()?;
+    let stop = |grace: &str| {
+        let mut verb = stage.collector();
+        Running::start(verb.args(["stop", "--json", "--grace", grace, &run]))
+    };
+    let first = stop("60")?;
+    stage.said()?;
+    let second = stop("59")?;
+    stage.stored(&run, "stop", "59000")?;
+    // Orders are heard in the order in which they were given.
+    output_of(stage.collector().args(["allow", &run, "more.test"]))?;
+    stage.go_on()?;
+    for stopping in [first, second] {
+        let Finished { code, stderr, .. } = stopping.finish()?;
+        ensure!(code == 0, "{code}: {stderr}");
+    }
+    let Finished { code, stderr, .. } = running.finish()?;
+    ensure!(code == 21, "{code}: {stderr}");
     Ok(())
 }
 
