@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
     contained::{BASE, Lab, Stage},
-    process::{Finished, Running, output_of},
+    process::{Finished, Running, output_of, wait_for_exit},
     record,
     trials::LabTest,
 };
@@ -125,7 +125,10 @@ fn journal_full_and_killed(lab: &Lab) -> anyhow::Result<()> {
     disk.fill()?;
     stage.go_on()?;
     stage.said()?;
-    rustix::process::kill_process(running.pid()?, rustix::process::Signal::KILL)?;
+    let collector = running.pid()?;
+    rustix::process::kill_process(collector, rustix::process::Signal::KILL)?;
+    // Until it is gone it holds the run, and nobody takes that up.
+    wait_for_exit(collector)?;
     fs::remove_file(stage.runtime().join("ballast"))?;
     output_of(stage.collector().arg("list"))?;
     // A guest that ends waits for a collector no longer than a second.
