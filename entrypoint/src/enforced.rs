@@ -5,6 +5,7 @@ mod by_address;
 
 use std::io;
 
+use procwatch::Program;
 use report::{
     Body, Enforcement, Enforcing, FIRST_GENERATION, Ipv6, Printable, RunClock, Seed, link::Start,
 };
@@ -109,8 +110,9 @@ impl Enforced {
         sacrifice.end();
         let attended = match started {
             Ok(guest) => {
-                // Where that is not to be had it costs memory, and nothing else.
-                let _ = procwatch::program::release();
+                if let Ok(program) = Program::find() {
+                    program.release();
+                }
                 attend(&mut session, &guest, identities).await
             }
             Err(error) => {

@@ -3,6 +3,7 @@
 use std::{io, sync::Arc};
 
 use hickory_resolver::net::NetError;
+use procwatch::Program;
 use report::RunClock;
 
 use crate::{
@@ -98,8 +99,8 @@ impl Startup {
         };
         let (max_connections, missing) = confine::connections(self.settings.max_connections);
         degradations.extend(missing);
-        // Before /proc is out of reach. Where it is not to be had it costs memory, and nothing else.
-        let _ = procwatch::program::release();
+        // Before /proc is out of reach.
+        let program = Program::find();
         // Here, since all that was read so far is PID 1's word, and what comes next, the answer of a
         // resolver or a client's first byte, is anybody's. Everything that must be made with other
         // calls is made: the sockets were handed over, and the event loop has its descriptors.
@@ -114,6 +115,9 @@ impl Startup {
             };
             let server = Server::new(proxy, max_connections, self.settings.original_destination);
             let (orders, replies) = self.link.serve().map_err(ReportError::Link)?;
+            if let Ok(program) = program {
+                program.release();
+            }
             Ok(server
                 .run(self.listeners, degradations, orders, replies)
                 .await?)

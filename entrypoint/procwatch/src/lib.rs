@@ -4,10 +4,11 @@
 //! signalled by pid alone. And what of its own program a process keeps in memory.
 
 mod handle;
-pub mod program;
+mod program;
 mod stat;
 mod tree;
 
 pub use handle::Handle;
+pub use program::Program;
 pub use stat::{Identity, Process, ProcessError, State};
 pub use tree::{descendants, snapshot};

@@ -5,21 +5,38 @@ use std::{ffi::c_void, fs, io, ops::Range};
 
 use rustix::mm::{Advice, madvise};
 
-/// Lets go of the pages of this program that were needed until now: starting takes most of what a
-/// program can do, and staying little of it. What is needed again comes back from the page cache.
-///
-/// # Errors
-/// Where the kernel does not tell what is mapped. It costs memory, and nothing else.
-pub fn release() -> io::Result<()> {
-    let here = release as fn() -> io::Result<()> as *const c_void;
-    let smaps = fs::read_to_string("/proc/self/smaps")?;
-    let text = text(&smaps, here.addr()).ok_or(io::ErrorKind::Unsupported)?;
-    // Its provenance is the program's.
-    let start = here.with_addr(text.start).cast_mut();
-    // SAFETY: the range is of whole pages and one mapping, of a file, which nobody may write, and of
-    // which no page was changed: whatever is read there again is what was there before.
-    unsafe { madvise(start, text.len(), Advice::LinuxDontNeed) }?;
-    Ok(())
+/// Where the code of this program is mapped, all of it as in its file.
+#[derive(Debug)]
+pub struct Program {
+    text: Range<usize>,
+}
+
+impl Program {
+    /// Looks for it.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell what is mapped, or somebody has changed it.
+    pub fn find() -> io::Result<Self> {
+        let smaps = fs::read_to_string("/proc/self/smaps")?;
+        let text = text(&smaps, here().addr()).ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Self { text })
+    }
+
+    /// Lets go of the pages that were needed until now: starting takes most of what a program can do,
+    /// and staying little of it. What is needed again comes back from the page cache.
+    pub fn release(&self) {
+        let start = here().with_addr(self.text.start).cast_mut();
+        // SAFETY: the range is of whole pages and one mapping, of a file, which nobody may write, and
+        // of which no page was changed: whatever is read there again is what was there before.
+        let released = unsafe { madvise(start, self.text.len(), Advice::LinuxDontNeed) };
+        // What is kept costs memory, and nothing else.
+        drop(released);
+    }
+}
+
+/// An address in it.
+fn here() -> *const c_void {
+    Program::find as fn() -> io::Result<Program> as *const c_void
 }
 
 /// The mapping of code that has this address, if all of it is as in its file.
@@ -57,14 +74,12 @@ mod tests {
 
     #[test]
     fn what_is_not_needed_is_gone_and_what_is_comes_back() {
-        let here = (release as fn() -> io::Result<()> as *const c_void).addr();
-        // Nearly all of it, as after a long start.
-        let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
-        let text = text(&smaps, here).unwrap();
+        let here = here().addr();
+        let program = Program::find().unwrap();
         let before = resident(here);
-        release().unwrap();
+        program.release();
         let after = resident(here);
-        assert!(after < before, "{after} of {} after {before}", text.len());
+        assert!(after < before, "{after} of {program:?} after {before}");
     }
 
     const SMAPS: &str = "\
