@@ -229,6 +229,38 @@ mod tests {
         assert!(!calls(dir.path()).contains("pull"), "{}", calls(dir.path()));
     }
 
+    /// Why an engine that does this mounts nothing, and what it was told.
+    async fn refusal(script: &str) -> (Option<String>, String) {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = docker(dir.path(), script).await;
+        let why = engine.refuses_to_mount(dir.path(), "img").await;
+        (why.map(|why| why.to_string()), calls(dir.path()))
+    }
+
+    #[tokio::test]
+    async fn a_mount_that_alone_is_refused_is_told_with_the_reason() {
+        let (why, calls) =
+            refusal("case \"$*\" in *type=bind*) echo 'no such path' >&2; exit 1 ;; esac; echo c")
+                .await;
+        assert_eq!(why.as_deref(), Some("no such path"));
+        assert!(calls.ends_with("rm --force c\n"), "{calls}");
+        assert!(!calls.contains("start"), "{calls}");
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_mounts_leaves_nothing_of_the_trial() {
+        let (why, calls) = refusal("echo c").await;
+        assert_eq!(why, None);
+        assert_eq!(calls.lines().count(), 2, "{calls}");
+        assert!(calls.ends_with("rm --force c\n"), "{calls}");
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_makes_no_container_at_all_says_nothing_of_mounts() {
+        let (why, _) = refusal("[ \"$1\" = version ] && echo 1").await;
+        assert_eq!(why, None);
+    }
+
     #[tokio::test]
     async fn a_start_does_nothing_without_a_network_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@
 use std::{
     fs,
     path::Path,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use anyhow::{Context, ensure};
@@ -31,16 +31,22 @@ pub(crate) const TESTS: [(&str, LabTest); 4] = [
     ("a-run-is-launched-by-another-program", prepared),
 ];
 
-/// Starts a run and kills its collector when the guest has been refused something, and has said so.
-fn kill_collector(stage: &Stage<'_>, guest: &str) -> anyhow::Result<String> {
+/// Starts a run of which nobody hears anything, and waits until its guest has said something.
+pub(crate) fn unheard(stage: &Stage<'_>, guest: &str) -> anyhow::Result<Child> {
     let mut command = stage.launch(&["run"]);
     command.args([BASE, "--", "bash", "-c", guest]);
-    let mut collector = command
+    let collector = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()?;
     stage.said()?;
+    Ok(collector)
+}
+
+/// Starts a run and kills its collector when the guest has been refused something, and has said so.
+fn kill_collector(stage: &Stage<'_>, guest: &str) -> anyhow::Result<String> {
+    let mut collector = unheard(stage, guest)?;
     let run = stage.run_id()?;
     stage.journaled(&run, "denied.test")?;
     collector.kill()?;

@@ -5,7 +5,7 @@ use std::{
     io,
     net::{Shutdown, TcpListener, TcpStream},
     os::unix::net::UnixStream,
-    process::{Command, Stdio},
+    process::Command,
     thread,
 };
 
@@ -136,15 +136,8 @@ fn ordered(lab: &Lab) -> anyhow::Result<()> {
 /// has another take the run over.
 fn ended(lab: &Lab) -> anyhow::Result<()> {
     let stage = Stage::set(lab)?.with(&THROUGH_ENGINE);
-    let mut command = stage.launch(&["run"]);
     let guest = "trap 'exit 5' TERM; echo >said; read line <go";
-    command.args([BASE, "--", "bash", "-c", guest]);
-    let mut collector = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()?;
-    stage.said()?;
+    let mut collector = attended::unheard(&stage, guest)?;
     let (run, container) = (stage.run_id()?, lab.container()?);
     signal_stream(lab, &container, "STOP")?;
     let mut stop = stage.collector();

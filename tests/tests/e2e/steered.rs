@@ -1,6 +1,6 @@
 //! Runs that are changed while they go on: another allowlist, and their end.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
@@ -9,7 +9,7 @@ use sandbox_egress_tests::{
 };
 use serde_json::Value;
 
-use crate::LabTest;
+use crate::{LabTest, attended::unheard};
 
 pub(crate) const TESTS: [(&str, LabTest); 4] = [
     ("a-list-is-changed-while-the-run-lasts", changed),
@@ -298,16 +298,8 @@ fn told_once(lab: &Lab) -> anyhow::Result<()> {
 
 fn killed(lab: &Lab) -> anyhow::Result<()> {
     let stage = Stage::set(lab)?;
-    let mut command = stage.launch(&["run"]);
-    command.args([BASE, "--", "bash", "-c"]);
-    command.arg("trap '' TERM; echo >said; while true; do read -t 1000 line <go; done");
-    let quiet = || Stdio::null();
-    let mut collector = command
-        .stdin(quiet())
-        .stdout(quiet())
-        .stderr(quiet())
-        .spawn()?;
-    stage.said()?;
+    let guest = "trap '' TERM; echo >said; while true; do read -t 1000 line <go; done";
+    let mut collector = unheard(&stage, guest)?;
     let run = stage.run_id()?;
     let stop: &mut Command = &mut stage.collector();
     let line = output_of(stop.args(["stop", "--json", "--grace", "1", &run]))?;
