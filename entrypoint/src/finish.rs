@@ -177,7 +177,7 @@ const COUNTERS_RESET: &str =
     "fewer packets are counted than were sampled: somebody reset the counters";
 const NOT_ENDED: &str = "processes of the guest could not be ended before the last count";
 /// How often they are killed: a process in the middle of a system call may take its time.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 10;
 /// For the proxy, to report what its relays carried.
 const DRAIN: Duration = Duration::from_secs(1);
 /// For samples that the kernel has gathered: its timer is set to 10 ms, and ticks may be as long.
