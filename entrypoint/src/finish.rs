@@ -40,9 +40,7 @@ pub(crate) async fn finish(
     match session.firewall.counters() {
         Ok(counters) => {
             // The kernel gathers samples before it hands them over: the last are still with it.
-            let deadline = Instant::now() + LAST_SAMPLES;
-            let complete = |session: &Session| session.account.is_sampled(counters);
-            session.attend_until(guest, deadline, complete).await?;
+            session.attend_samples(guest, counters).await?;
             let counters = recount(session, counters);
             session.account.settle(counters);
         }
@@ -180,8 +178,6 @@ const NOT_ENDED: &str = "processes of the guest could not be ended before the la
 const ATTEMPTS: u32 = 10;
 /// For the proxy, to report what its relays carried.
 const DRAIN: Duration = Duration::from_secs(1);
-/// For samples that the kernel has gathered: its timer is set to 10 ms, and ticks may be as long.
-const LAST_SAMPLES: Duration = Duration::from_millis(60);
 /// For the host, to store one message more.
 const LAST_ACK: Duration = Duration::from_secs(1);
 /// For the host, to store all that is left.

@@ -32,6 +32,7 @@ pub(crate) struct NfLog {
     socket: Socket,
     readiness: Readiness,
     buffer: Vec<u8>,
+    has_lost: bool,
 }
 
 impl NfLog {
@@ -55,6 +56,7 @@ impl NfLog {
             socket,
             readiness,
             buffer: vec![0; DATAGRAM],
+            has_lost: false,
         })
     }
 
@@ -70,6 +72,11 @@ impl NfLog {
         })
     }
 
+    /// Whether the kernel had to throw samples away: those do not come any more.
+    pub(crate) const fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
     /// Waits for refused packets. None at all are returned where the kernel had to throw some away:
     /// the counters still have them, and what they have more is reported as unsampled.
     pub(crate) async fn read(&mut self) -> io::Result<Vec<RefusedPacket>> {
@@ -77,6 +84,7 @@ impl NfLog {
             socket,
             readiness,
             buffer,
+            has_lost,
             room: _,
         } = self;
         match readiness
@@ -84,7 +92,10 @@ impl NfLog {
             .await
         {
             Ok(length) => Ok(packets(buffer.get(..length).unwrap_or_default())),
-            Err(error) if error.raw_os_error() == Some(receiving::OVERRUN) => Ok(Vec::new()),
+            Err(error) if error.raw_os_error() == Some(receiving::OVERRUN) => {
+                *has_lost = true;
+                Ok(Vec::new())
+            }
             Err(error) => Err(error),
         }
     }

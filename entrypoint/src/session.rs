@@ -12,7 +12,7 @@ use crate::{
     channel::Channel,
     decider::{Decider, Happening},
     everyone,
-    firewall::{Finding, Firewall},
+    firewall::{Counters, Finding, Firewall},
     guest::{Ended, Guest},
     identity::Identities,
     nflog::{NfLog, RefusedPacket},
@@ -123,6 +123,33 @@ impl Session {
             tokio::select! {
                 event = self.next_event() => { self.handle(event, guest)?; }
                 () = sleep_until(deadline) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Attends to everything but the guest until a sample has told of every packet of `counters`, or
+    /// until none comes that may still be on its way.
+    pub(crate) async fn attend_samples(
+        &mut self,
+        guest: &Guest,
+        counters: Counters,
+    ) -> io::Result<()> {
+        let latest = Instant::now() + ALL_SAMPLES;
+        while !self.account.is_sampled(counters) {
+            let patience = match &self.nflog {
+                None => break,
+                Some(nflog) if nflog.has_lost() => LAST_SAMPLES,
+                Some(_) => ALL_SAMPLES,
+            };
+            let before = self.account.sampled();
+            let deadline = latest.min(Instant::now() + patience);
+            self.attend_until(guest, deadline, |session| {
+                session.account.sampled() != before
+            })
+            .await?;
+            if self.account.sampled() == before {
+                break;
             }
         }
         Ok(())
@@ -282,4 +309,9 @@ async fn due(at: Option<Instant>) {
 }
 
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// For samples that the kernel has gathered: its timer is set to 10 ms, and ticks may be as long.
+const LAST_SAMPLES: Duration = Duration::from_millis(60);
+/// For all of them, and for each where the kernel has thrown none away: on a busy machine its timer
+/// is late, and every one comes.
+const ALL_SAMPLES: Duration = Duration::from_secs(1);
 const GATHER: Duration = Duration::from_millis(20);

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io::{Read, Write},
     process::{Child, Command},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -99,20 +99,28 @@ impl OnTerminal {
 
     /// Waits until the terminal has shown `text`.
     pub fn wait_for(&mut self, text: &str) -> anyhow::Result<()> {
-        let began = Instant::now();
-        while !self.shown.contains(text) {
-            if !self.read_more(began)? {
-                bail!("{text:?} was never shown, only {:?}", self.shown);
-            }
+        if !self.shows_within(PATIENCE, text)? {
+            bail!("{text:?} was never shown, only {:?}", self.shown);
         }
         Ok(())
     }
 
+    /// Whether the terminal has shown `text`, or does before that much time has passed.
+    pub fn shows_within(&mut self, patience: Duration, text: &str) -> anyhow::Result<bool> {
+        let deadline = Instant::now() + patience;
+        while !self.shown.contains(text) {
+            if !self.read_more(deadline)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Waits for the program's end; its exit code and all that the terminal showed.
     pub fn finish(mut self) -> anyhow::Result<(i32, String)> {
-        let began = Instant::now();
-        while self.read_more(began)? {}
-        if !wait_for_end(&self.child, PATIENCE.saturating_sub(began.elapsed()))? {
+        let deadline = Instant::now() + PATIENCE;
+        while self.read_more(deadline)? {}
+        if !wait_for_end(&self.child, left_until(deadline))? {
             self.child.kill().context("kill a hanging process")?;
             bail!("hung, having shown {:?}", self.shown);
         }
@@ -120,9 +128,9 @@ impl OnTerminal {
         Ok((status.code().unwrap_or(-1), self.shown))
     }
 
-    /// Whether there was more to show before everyone had closed the terminal, or patience ended.
-    fn read_more(&mut self, began: Instant) -> anyhow::Result<bool> {
-        let left = Timespec::try_from(PATIENCE.saturating_sub(began.elapsed()))?;
+    /// Whether there was more to show before everyone had closed the terminal, or the deadline came.
+    fn read_more(&mut self, deadline: Instant) -> anyhow::Result<bool> {
+        let left = Timespec::try_from(left_until(deadline))?;
         if poll(
             &mut [PollFd::new(&self.controller, PollFlags::IN)],
             Some(&left),
@@ -143,6 +151,10 @@ impl OnTerminal {
             Err(error) => Err(error).context("read a terminal"),
         }
     }
+}
+
+fn left_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 #[cfg(test)]
