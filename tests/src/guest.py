@@ -45,6 +45,23 @@ def put(path, text):
         os.close(descriptor)
 
 
+def processes(are_meant):
+    """The ids of those that are meant. Others may end while they are looked at."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if are_meant(int(entry)):
+                found.append(int(entry))
+        except OSError:
+            pass
+    return found
+
+
+def of_others():
+    """The ids of all processes that are not this user's."""
+    return processes(lambda pid: os.stat(f"/proc/{pid}").st_uid != os.getuid())
+
+
 def connect(to=PROXY):
     family = AF_INET6 if ":" in to[0] else AF_INET
     stream = socket(family, SOCK_STREAM)

@@ -119,10 +119,22 @@ impl<'a> Stage<'a> {
 
     /// Waits until the collector has stored something.
     pub fn stored(&self, run: &str, file: &str, what: &str) -> anyhow::Result<()> {
+        self.is_so(run, file, "grep -q -F -e \"$1\" \"$0\"", what)
+    }
+
+    /// Waits until the collector has filled its journal to the end of a page, as it does on a disk
+    /// that is full: the rest of the write is refused.
+    pub fn journal_is_full(&self, run: &str) -> anyhow::Result<()> {
+        let ends_with_page = "test $(($(stat -c %s \"$0\") % $1)) -eq 0";
+        self.is_so(run, "journal.jsonl", ends_with_page, "4096")
+    }
+
+    /// Waits until a shell's `condition` holds, in which `$0` is a file of the run's and `$1` is `what`.
+    fn is_so(&self, run: &str, file: &str, condition: &str, what: &str) -> anyhow::Result<()> {
         let file = format!("host-collector/runs/{run}/{file}");
-        let look = "until grep -q -F -e \"$1\" \"$0\"; do sleep 0.02; done";
+        let look = format!("until {condition}; do sleep 0.02; done");
         let mut shell = Command::new("timeout");
-        shell.args(["60", "sh", "-c", look]);
+        shell.args(["60", "sh", "-c", &look]);
         shell.arg(self.runtime.path().join(file));
         output_of(shell.arg(what)).map(drop)
     }

@@ -125,6 +125,9 @@ fn journal_full_and_killed(lab: &Lab) -> anyhow::Result<()> {
     disk.fill()?;
     stage.go_on()?;
     stage.said()?;
+    // What the collector has not acknowledged is told to the next.
+    stage.journal_is_full(&run)?;
+    output_of(stage.collector().arg("list"))?;
     let collector = running.pid()?;
     rustix::process::kill_process(collector, rustix::process::Signal::KILL)?;
     // Until it is gone it holds the run, and nobody takes that up.
