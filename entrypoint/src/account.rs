@@ -48,6 +48,7 @@ impl Account {
             target,
             proto,
             reason,
+            uid,
         } in packets
         {
             *self.sampled.entry(reason).or_default() += 1;
@@ -58,6 +59,7 @@ impl Account {
                 count: 1,
                 first: now,
                 last: now,
+                uid,
             });
         }
     }
@@ -148,6 +150,7 @@ impl Account {
                     count,
                     first: 0,
                     last: now,
+                    uid: None,
                 });
                 self.outbox.leave_unsampled(count);
             }
@@ -212,6 +215,7 @@ mod tests {
             target: Target::default(),
             proto: Transport::Tcp,
             reason,
+            uid: None,
         }
     }
 
@@ -315,6 +319,7 @@ mod tests {
             count: 2,
             first: 0,
             last: 0,
+            uid: None,
         })
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct RefusedPacket {
     pub(crate) proto: Transport,
     /// Which rule refused it.
     pub(crate) reason: DenyReason,
+    /// Whose it was; what comes in is nobody's, nor is what the kernel sends itself.
+    pub(crate) uid: Option<u32>,
 }
 
 /// The bound log group. Bound while there is `NET_ADMIN`, it goes on delivering without.
@@ -137,12 +139,14 @@ fn packets(mut bytes: &[u8]) -> Vec<RefusedPacket> {
 }
 
 fn refused(attributes: &[PacketNla]) -> Option<RefusedPacket> {
-    let (mut reason, mut head) = (None, None);
+    let (mut reason, mut head, mut uid) = (None, None, None);
     for attribute in attributes {
         if let PacketNla::Prefix(prefix) = attribute {
             reason = prefix.to_str().ok()?.parse().ok();
         } else if let PacketNla::Payload(payload) = attribute {
             head = Some(payload);
+        } else if let PacketNla::Uid(owner) = attribute {
+            uid = Some(*owner);
         }
     }
     let reason = reason?;
@@ -151,6 +155,7 @@ fn refused(attributes: &[PacketNla]) -> Option<RefusedPacket> {
         target,
         proto,
         reason,
+        uid,
     })
 }
 
@@ -277,6 +282,18 @@ mod tests {
             assert_eq!(found.len(), 1, "{prefix}");
             assert_eq!(found[0].reason, reason);
         }
+    }
+
+    #[test]
+    fn a_packet_of_a_socket_is_its_owner_s_and_any_other_nobody_s() {
+        let prefix = PacketNla::Prefix(c"packet".to_owned());
+        let payload = || {
+            let to = PacketBuilder::ipv4([10, 0, 0, 2], [192, 0, 2, 9], 64).udp(4000, 443);
+            PacketNla::Payload(head(to))
+        };
+        let owned = datagram(vec![prefix.clone(), payload(), PacketNla::Uid(1000)]);
+        assert_eq!(packets(&owned)[0].uid, Some(1000));
+        assert_eq!(packets(&datagram(vec![prefix, payload()]))[0].uid, None);
     }
 
     #[test]

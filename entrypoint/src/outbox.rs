@@ -260,6 +260,7 @@ mod tests {
             count: 1,
             first: 0,
             last: 0,
+            uid: None,
         }
     }
 

@@ -104,6 +104,7 @@ impl Account {
             count: 1,
             first: now,
             last: now,
+            uid: None,
         };
         self.record(|state| {
             state.recent.note(&denied, hint);

@@ -100,6 +100,7 @@ mod tests {
             count: 1,
             first: at,
             last: at,
+            uid: None,
         }
     }
 

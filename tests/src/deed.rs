@@ -30,6 +30,8 @@ pub enum Deed {
     TakeAwayProxy,
     /// `bring back proxy`: where it was.
     BringBackProxy,
+    /// `as root SCRIPT`: by a shell that the engine starts in the container.
+    AsRoot(String),
     /// `recover`: another verb of the collector's, which takes up what a killed one has left.
     Recover,
 }
@@ -66,6 +68,7 @@ impl FromStr for Deed {
             "flush" if rest == "ruleset" => Self::FlushRuleset,
             "take" if rest == "away proxy" => Self::TakeAwayProxy,
             "bring" if rest == "back proxy" => Self::BringBackProxy,
+            "as" if rest.starts_with("root ") => Self::AsRoot(rest.replacen("root ", "", 1)),
             "recover" if rest.is_empty() => Self::Recover,
             _ => bail!("`{text}` is nothing that can be done"),
         })
@@ -128,6 +131,7 @@ mod tests {
             ("flush ruleset", Deed::FlushRuleset),
             ("take away proxy", Deed::TakeAwayProxy),
             ("bring back proxy", Deed::BringBackProxy),
+            ("as root a root b", Deed::AsRoot("a root b".to_owned())),
             ("recover", Deed::Recover),
         ] {
             assert_eq!(text.parse::<Deed>().unwrap(), deed, "{text}");

@@ -26,6 +26,7 @@ fn denied(host: &str) -> Denied {
         count: 3,
         first: 120,
         last: 2_400,
+        uid: None,
     }
 }
 

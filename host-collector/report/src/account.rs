@@ -257,6 +257,7 @@ mod tests {
             count,
             first: 1,
             last: 2,
+            uid: None,
         })
     }
 
@@ -406,6 +407,7 @@ mod tests {
             count: 1,
             first: 1,
             last: 2,
+            uid: None,
         }
     }
 
@@ -417,6 +419,7 @@ mod tests {
             count: denied.count,
             first: denied.first,
             last: denied.last,
+            uid: None,
         })
     }
 
@@ -477,6 +480,7 @@ mod tests {
                 count: denied.count,
                 first: denied.first,
                 last: denied.last,
+                uid: None,
             });
             if init.denied() > 500 {
                 through.extend(std::iter::from_fn(|| init.pop_denied()).map(told));

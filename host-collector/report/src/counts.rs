@@ -70,6 +70,10 @@ pub struct Denied<R = DenyReason> {
     pub first: u64,
     /// The last of them.
     pub last: u64,
+    /// Whose packets they were, where packets were refused, the kernel knows it and it was one user:
+    /// what is not the guest's own comes from somebody who was let into its container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
 }
 
 impl<R> Denied<R> {
@@ -84,6 +88,7 @@ impl<R> Denied<R> {
     pub(crate) fn unname(&mut self) {
         self.target = Target::default();
         self.proto = Transport::Other;
+        self.uid = None;
     }
 
     /// Adds another increment for the same target.
@@ -91,6 +96,7 @@ impl<R> Denied<R> {
         self.count = self.count.saturating_add(more.count);
         self.first = self.first.min(more.first);
         self.last = self.last.max(more.last);
+        self.uid = self.uid.filter(|_| self.uid == more.uid);
     }
 }
 
@@ -206,7 +212,27 @@ mod tests {
             count,
             first: 1,
             last: 2,
+            uid: None,
         }
+    }
+
+    #[test]
+    fn packets_of_one_user_are_its_own_and_those_of_several_nobody_s() {
+        let of = |uid| Denied { uid, ..denied(1) };
+        for (first, then, both) in [
+            (Some(7), Some(7), Some(7)),
+            (Some(7), Some(0), None),
+            (Some(7), None, None),
+            (None, Some(7), None),
+        ] {
+            let mut sum = of(first);
+            sum.add(&of(then));
+            assert_eq!((sum.count, sum.uid), (2, both), "{first:?} {then:?}");
+        }
+        let mut unnamed = of(Some(7));
+        unnamed.unname();
+        assert_eq!(unnamed.uid, None);
+        assert!(!serde_json::to_string(&unnamed).unwrap().contains("uid"));
     }
 
     #[test]

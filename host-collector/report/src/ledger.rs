@@ -145,6 +145,7 @@ mod tests {
             count,
             first: at,
             last: at,
+            uid: None,
         }
     }
 

@@ -224,6 +224,7 @@ mod tests {
             count: 1,
             first: 0,
             last: 0,
+            uid: None,
         }
     }
 

@@ -140,6 +140,7 @@ mod tests {
             count,
             first: 0,
             last: 0,
+            uid: None,
         }
     }
 

@@ -303,6 +303,7 @@ mod tests {
             count: denied,
             first: 5,
             last: 9,
+            uid: None,
         };
         let allowed = Allowed {
             target: target("good.example"),
@@ -436,6 +437,7 @@ mod tests {
             count: 1,
             first: 1,
             last: 1,
+            uid: None,
         };
         let flood = (0..5000).map(|n| Body::Denied(one(n))).collect();
         let network = Network::of(&attendance(flood, PeerEnd::Exited));

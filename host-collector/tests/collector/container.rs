@@ -264,6 +264,7 @@ pub(crate) fn denied(host: &str, count: u64) -> Body {
         count,
         first: 1,
         last: 2,
+        uid: None,
     })
 }
 

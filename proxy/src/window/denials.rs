@@ -117,6 +117,7 @@ mod tests {
             count: 2,
             first: 5,
             last: 9,
+            uid: None,
         };
         recent.note(&denied, Some("add `gist.example`"));
         denied.target = Target::default();
@@ -175,6 +176,7 @@ mod tests {
                 count: 1,
                 first: 1,
                 last: 1,
+                uid: None,
             },
             None,
         );

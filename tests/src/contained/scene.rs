@@ -49,8 +49,9 @@ impl Scene<'_> {
                 inside.args([&target, "--net", "nft", "flush", "ruleset"]);
                 output_of(&mut inside).map(drop)
             }
-            Deed::TakeAwayProxy => self.move_program([PROXY, ELSEWHERE]),
-            Deed::BringBackProxy => self.move_program([ELSEWHERE, PROXY]),
+            Deed::TakeAwayProxy => self.as_root(&["mv", PROXY, ELSEWHERE]),
+            Deed::BringBackProxy => self.as_root(&["mv", ELSEWHERE, PROXY]),
+            Deed::AsRoot(script) => self.as_root(&["bash", "-c", script]),
             Deed::Recover => {
                 output_of(self.stage.collector().arg("list"))?;
                 // A guest that ends waits for a collector no longer than a second.
@@ -60,12 +61,12 @@ impl Scene<'_> {
         }
     }
 
-    /// As root of the container, and in its files alone.
-    fn move_program(&self, [from, to]: [&str; 2]) -> anyhow::Result<()> {
+    /// By a process that the engine starts in the container, as its root.
+    fn as_root(&self, command: &[&str]) -> anyhow::Result<()> {
         let lab = self.stage.lab;
         let container = lab.container()?;
-        let exec = ["exec", "--user=0:0", &container, "mv", from, to];
-        output_of(&mut lab.engine().command(exec)).map(drop)
+        let exec = ["exec", "--user=0:0", &container];
+        output_of(lab.engine().command(exec).args(command)).map(drop)
     }
 
     fn find(&self, whom: Whom) -> anyhow::Result<Pid> {

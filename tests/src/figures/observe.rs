@@ -178,6 +178,7 @@ mod tests {
                 count: 1,
                 first: 1,
                 last: 1,
+                uid: None,
             }),
             seq: 1,
             t: 1,

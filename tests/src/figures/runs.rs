@@ -301,6 +301,7 @@ fn denied(host: &str) -> Body {
         count: 1,
         first: 1,
         last: 1,
+        uid: None,
     })
 }
 
