@@ -1,12 +1,12 @@
 //! Moves the log's files along, and counts the runs that fall off the end, whenever the power fails.
 
 use std::{
-    collections::HashSet,
     fs::{self, File},
     io,
     path::Path,
 };
 
+use memchr::memmem;
 use serde::Deserialize;
 
 use super::{LogError, generations, lines::Forwards};
@@ -68,6 +68,8 @@ struct Counted<'a> {
     time: Text<'a>,
     #[serde(borrow)]
     run_id: Text<'a>,
+    detached: Option<bool>,
+    finished: Option<bool>,
     dropped_runs: Option<u64>,
 }
 
@@ -81,30 +83,99 @@ fn counted_in(file: &Path) -> Option<u64> {
         .dropped_runs
 }
 
-/// Runs with lines in a file. The two lines of a detached run are one; a line without a name, as the
-/// log's first writer made them, is a run of its own.
+/// Runs that begin in a file. A detached one has two lines, of which the second is not counted,
+/// wherever the first is; a line without a name, as the log's first writer made them, is a run of
+/// its own.
 fn runs_in(file: &Path) -> io::Result<u64> {
-    let (mut named, mut unnamed) = (HashSet::new(), 0);
     let mut lines = Forwards::of(File::open(file)?)?;
-    let mut line = Vec::new();
+    let (mut runs, mut line) = (0, Vec::new());
     while lines.next_into(&mut line)?.is_some() {
-        let Ok(counted) = serde_json::from_slice::<Counted<'_>>(&line) else {
-            continue;
+        let begins = if is_whole(&line) {
+            memmem::find(&line, SECOND).is_none()
+        } else {
+            begins_run(&line)
         };
-        match (counted.run_id.as_str(), counted.time.as_str()) {
-            // Only the end of a detached run names it again.
-            (Some(run_id), _) if named.contains(run_id) => {}
-            (Some(run_id), _) => drop(named.insert(run_id.to_owned())),
-            (None, Some(_)) => unnamed += 1,
-            (None, None) => {}
-        }
+        runs += u64::from(begins);
     }
-    Ok(unnamed + named.len() as u64)
+    Ok(runs)
 }
+
+fn begins_run(line: &[u8]) -> bool {
+    serde_json::from_slice::<Counted<'_>>(line).is_ok_and(|line| {
+        let names_run = line.run_id.as_str().or(line.time.as_str()).is_some();
+        names_run && (line.detached, line.finished) != (Some(true), Some(true))
+    })
+}
+
+/// Whether a line was written by [`super::Log`], to its end, where `prev` stands: then it is JSON, and
+/// reading as such what is only to be counted would take most of the time of appending.
+fn is_whole(line: &[u8]) -> bool {
+    let end = line.len().checked_sub(PREV.len() + 64 + END.len());
+    let end = end.and_then(|at| line.get(at..)).unwrap_or_default();
+    end.starts_with(PREV) && end.ends_with(END)
+}
+
+/// How the line of a detached run's end has these fields. In a string the quotes would be escaped.
+const SECOND: &[u8] = br#""detached":true,"finished":true,"#;
+const PREV: &[u8] = br#","prev":""#;
+const END: &[u8] = br#""}"#;
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::session::{Launched, MAX_LINE, Session, fit};
+
+    proptest! {
+        #[test]
+        fn a_line_is_counted_by_its_looks_as_it_is_by_its_meaning(
+            command in r#"["\\,:{}a-z]{0,40}"#,
+            lookalike in any::<bool>(),
+            (detached, finished) in any::<(bool, Option<bool>)>(),
+            cut in 0usize..100,
+        ) {
+            let mut command = vec![command];
+            if lookalike {
+                command.push(format!("{}\",\"prev\":\"{}\"}}", String::from_utf8_lossy(SECOND), "a".repeat(64)));
+            }
+            let session = Session {
+                run_id: Some("a".into()),
+                launch: Launched { command, ..Launched::default() },
+                detached,
+                finished,
+                prev: Some("a".repeat(64)),
+                ..Session::default()
+            };
+            let mut line = fit(&session, MAX_LINE).unwrap();
+            line.pop();
+            prop_assert!(is_whole(&line));
+            let is_second = memmem::find(&line, SECOND).is_some();
+            prop_assert_eq!(begins_run(&line), !is_second);
+            prop_assert_eq!(is_second, detached && finished == Some(true));
+            for end in [cut, line.len() - 1 - cut] {
+                let part = line.get(..end).unwrap_or_default();
+                prop_assert!(!is_whole(part) && !begins_run(part));
+            }
+        }
+    }
+
+    #[test]
+    fn a_detached_run_is_counted_once_though_its_end_is_dropped_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = |n| format!("{{\"run_id\":\"{n}\",\"detached\":true}}\n");
+        let end = "{\"run_id\":\"0\",\"detached\":true,\"finished\":true}\n";
+        for n in 0..8 {
+            write(
+                dir.path(),
+                0,
+                &if n == 1 { end.to_owned() } else { line(n) },
+            );
+            rotate(dir.path()).unwrap();
+        }
+        // Three files have gone, of which two began a run.
+        assert_eq!(forgotten(dir.path()), 2);
+    }
 
     fn write(dir: &Path, generation: usize, content: &str) {
         fs::write(generations::file(dir, generation), content).unwrap();
@@ -126,7 +197,8 @@ mod tests {
         write(
             dir.path(),
             5,
-            "{\"run_id\":\"a\"}\n{\"run_id\":\"a\"}\ntorn{\n{\"time\":\"\"}\n",
+            "{\"run_id\":\"a\",\"detached\":true}\n\
+             {\"run_id\":\"a\",\"detached\":true,\"finished\":true}\ntorn{\n{\"time\":\"\"}\n",
         );
         rotate(dir.path()).unwrap();
         assert_eq!(forgotten(dir.path()), 12);
