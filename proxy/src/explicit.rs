@@ -33,7 +33,9 @@ pub(crate) fn serve(
 ) -> impl Future<Output = ()> {
     async move {
         // Boxed: an open tunnel must not hold the room for what led to it.
-        if let Some(mut stream) = Box::pin(tunnel(&mut client, &proxy)).await {
+        let mut stream = Box::pin(tunnel(&mut client, &proxy)).await;
+        // Lent: what is taken out of it would be held twice.
+        if let Some(stream) = &mut stream {
             stream.relay(&mut client, &proxy).await;
         }
         client.finish().await;
@@ -223,7 +225,8 @@ mod tests {
         let (client, _guest) = runtime.block_on(Client::pair());
         let _within = runtime.enter();
         let size = size_of_val(&serve(client, &proxy));
-        assert!(size < 896, "the state of a connection takes {size} bytes");
+        // With the 104 of its task it is rounded up to a multiple of 128.
+        assert!(size <= 792, "the state of a connection takes {size} bytes");
     }
 
     #[tokio::test]

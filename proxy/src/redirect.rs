@@ -41,7 +41,9 @@ pub(crate) fn serve(
             ));
         }
         // Boxed: a relay must not hold the room for what led to it.
-        if let Some(mut stream) = Box::pin(admitted(&mut client, dialled, &proxy)).await {
+        let mut stream = Box::pin(admitted(&mut client, dialled, &proxy)).await;
+        // Lent: what is taken out of it would be held twice.
+        if let Some(stream) = &mut stream {
             stream.relay(&mut client, &proxy).await;
         }
         client.finish().await;
@@ -363,6 +365,7 @@ mod tests {
         let proxy = Proxy::allowing("a.example");
         let (client, _guest) = Client::pair().await;
         let size = size_of_val(&serve(client, DIALLED.parse().unwrap(), &proxy));
-        assert!(size < 896, "the state of a connection takes {size} bytes");
+        // With the 104 of its task it is rounded up to a multiple of 128.
+        assert!(size <= 792, "the state of a connection takes {size} bytes");
     }
 }
