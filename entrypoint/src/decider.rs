@@ -126,6 +126,15 @@ impl Decider {
         }
     }
 
+    /// Goes on without it: what has not come by now does not come.
+    pub(crate) fn give_up(&mut self, account: &mut Account) {
+        match self {
+            Self::Proxy(proxy) => proxy.give_up(account),
+            // It counts nothing.
+            Self::Resolver(_) => {}
+        }
+    }
+
     /// Whether nothing more will come that counts.
     pub(crate) const fn is_drained(&self) -> bool {
         match self {

@@ -35,6 +35,7 @@ pub(crate) async fn finish(
     session
         .attend_until(guest, deadline, |session| session.decider.is_drained())
         .await?;
+    session.decider.give_up(&mut session.account);
     // Whatever was done to the rules while there was a guest has been told of by now.
     session.look_at_rules(guest)?;
     match session.firewall.counters() {
@@ -176,8 +177,9 @@ const COUNTERS_RESET: &str =
 const NOT_ENDED: &str = "processes of the guest could not be ended before the last count";
 /// How often they are killed: a process in the middle of a system call may take its time.
 const ATTEMPTS: u32 = 10;
-/// For the proxy, to report what its relays carried.
-const DRAIN: Duration = Duration::from_secs(1);
+/// For the proxy, to end its relays and to report what they carried: it takes 300 ms where they do not
+/// end by themselves, and longer on a busy machine.
+const DRAIN: Duration = Duration::from_secs(3);
 /// For the host, to store one message more.
 const LAST_ACK: Duration = Duration::from_secs(1);
 /// For the host, to store all that is left.

@@ -23,6 +23,8 @@ pub(crate) struct ProxyWatch {
     /// By which list the proxy decides, as it said last.
     decides_by: u64,
     state: State,
+    /// Whether it was asked to end: no other takes its place.
+    is_ending: bool,
     /// How the one that runs ended, where that was told before its socket was.
     ended: Option<Ended>,
     /// Since when one has run without an end.
@@ -64,6 +66,7 @@ impl ProxyWatch {
             listeners,
             start,
             state: State::Running(proxy),
+            is_ending: false,
             ended: None,
             since: Instant::now(),
             failures: 0,
@@ -189,6 +192,10 @@ impl ProxyWatch {
             (ended, _) => ended,
         };
         account.begin_outage(&describe(error, end));
+        if self.is_ending {
+            self.state = State::Drained;
+            return;
+        }
         self.failures = counted(self.failures, self.since.elapsed());
         self.schedule();
     }
@@ -211,14 +218,21 @@ impl ProxyWatch {
 
     /// Asks the proxy to end; a proxy that is down has nothing left to say.
     pub(crate) fn drain(&mut self) {
+        self.is_ending = true;
         match &mut self.state {
-            State::Running(proxy) => {
-                if proxy.drain().is_err() {
-                    self.state = State::Drained;
-                }
-            }
+            // One that is not there to hear it is lost, and that is told next.
+            State::Running(proxy) => drop(proxy.drain()),
             State::Down(_) | State::Drained => self.state = State::Drained,
         }
+    }
+
+    /// Ends a proxy that was asked to end and has not: what it has not told is lost.
+    pub(crate) fn give_up(&mut self, account: &mut Account) {
+        if let State::Running(proxy) = &self.state {
+            proxy.kill();
+            account.begin_outage("the proxy did not end in time");
+        }
+        self.state = State::Drained;
     }
 
     /// Whether nothing more will come.
