@@ -1,5 +1,7 @@
 //! A launch of this program's own, over whichever way for reports there is.
 
+use report::Printable;
+
 use super::{
     detached,
     error::{RunError, SetUpError},
@@ -25,24 +27,37 @@ pub(super) async fn launch(args: &RunArgs, environment: &Environment) -> Result<
     let Err(RunError::SetUp(SetUpError::NoRun(NoRun::NotMounted(engine)))) = &launched else {
         return launched;
     };
-    if args.transport != Transport::Auto {
-        return launched;
-    }
-    let asked = Engine::find(args.engine, environment).await;
-    let asked = asked.map_err(SetUpError::from)?;
-    let directory = run_dir::runs(&environment.runtime_dir());
-    let Some(why) = asked.refuses_to_mount(&directory, &args.image).await else {
+    let Some((why, args)) = without_socket(args, environment).await? else {
         return launched;
     };
     say(&format!(
         "{engine} mounts nothing of this host's ({why}): launching again, with reports through its exec"
     ));
-    let args = RunArgs {
-        transport: Transport::Exec,
-        ..args.clone()
-    };
     let prepared = prepare(&args, Launcher::Ours, PATIENCE_S, environment).await?;
     start(&args, prepared).await
+}
+
+/// Asks the engine whether it mounts anything of this host's. If it does not, and nobody has said
+/// that it must: why, and the same run with reports through its exec.
+///
+/// The directory of the runs must be there already.
+pub(super) async fn without_socket(
+    args: &RunArgs,
+    environment: &Environment,
+) -> Result<Option<(Printable, RunArgs)>, SetUpError> {
+    if args.transport != Transport::Auto {
+        return Ok(None);
+    }
+    let engine = Engine::find(args.engine, environment).await?;
+    let directory = run_dir::runs(&environment.runtime_dir());
+    let why = engine.refuses_to_mount(&directory, &args.image).await;
+    Ok(why.map(|why| {
+        let args = RunArgs {
+            transport: Transport::Exec,
+            ..args.clone()
+        };
+        (why, args)
+    }))
 }
 
 async fn start(args: &RunArgs, prepared: Prepared) -> Result<i32, RunError> {

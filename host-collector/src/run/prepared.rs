@@ -10,11 +10,13 @@ use serde::Serialize;
 use super::{
     detached::attended,
     error::{RunError, SetUpError},
+    launch::without_socket,
     prepare::{self, Prepared},
-    warn,
+    say, warn,
 };
 use crate::{
     attend::Launcher,
+    channel::Transport,
     cli::PrepareArgs,
     engine::{Plan, plan},
     environment::Environment,
@@ -57,7 +59,7 @@ pub(super) async fn prepare(
         registration,
         warnings,
         ..
-    } = prepare::prepare(&args.run, launcher, args.within, environment).await?;
+    } = reachable(args, launcher, environment).await?;
     warn(&warnings);
     if args.no_attend {
         run_dir.leave();
@@ -82,6 +84,29 @@ pub(super) async fn prepare(
         serde_json::to_string(&instructions).map_err(|error| SetUpError::Output(error.into()));
     writeln!(io::stdout(), "{}", line?).map_err(SetUpError::Output)?;
     Ok(0)
+}
+
+/// Prepares a run that the engine can mount its socket into, or that needs none. How the launch fares
+/// is another program's to see, so that the engine is asked before, and not after, as for our own.
+async fn reachable(
+    args: &PrepareArgs,
+    launcher: Launcher,
+    environment: &Environment,
+) -> Result<Prepared, RunError> {
+    let prepared = prepare::prepare(&args.run, launcher, args.within, environment).await?;
+    let terms = prepared.registration.terms.as_ref();
+    if !terms.is_some_and(|terms| terms.transport == Transport::Auto) {
+        return Ok(prepared);
+    }
+    let Some((why, run)) = without_socket(&args.run, environment).await? else {
+        return Ok(prepared);
+    };
+    let engine = prepared.registration.engine;
+    drop(prepared);
+    say(&format!(
+        "{engine} mounts nothing of this host's ({why}): reports come through its exec"
+    ));
+    prepare::prepare(&run, launcher, args.within, environment).await
 }
 
 /// What the run itself adds, by option; a flag has no values. The user's own engine arguments come

@@ -196,6 +196,28 @@ fn where_the_engine_mounts_nothing_of_this_host_it_is_launched_again_without() {
 }
 
 #[test]
+fn another_launcher_is_not_told_to_mount_what_the_engine_refuses() {
+    for (option, refuses, mounts) in [
+        ("auto", true, false),
+        ("auto", false, true),
+        ("socket", true, true),
+    ] {
+        let host = host(&[&whole()]);
+        if refuses {
+            fs::write(host.path("unmountable"), "").unwrap();
+        }
+        let prepare = ["prepare", "--no-attend", "--transport", option];
+        let done = host.does(&[&prepare[..], &["--allow", "a.example", "img"]].concat());
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(done.stdout.contains("/channel"), mounts, "{done:?}");
+        let says = done.stderr.contains("mounts nothing of this host's");
+        assert_eq!(says, !mounts, "{done:?}");
+        let runs = fs::read_dir(host.path("run/host-collector/runs")).unwrap();
+        assert_eq!(runs.count(), 1, "the first was to be forgotten");
+    }
+}
+
+#[test]
 fn a_container_that_is_refused_for_another_reason_or_with_a_socket_alone_is_launched_once() {
     for (option, create) in [("auto", "exit 1"), ("socket", "echo created")] {
         let host = host(&[&whole()]);

@@ -145,9 +145,8 @@ fn detached(lab: &Lab) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The worked example of the documentation.
-fn prepared(lab: &Lab) -> anyhow::Result<()> {
-    let stage = Stage::set(lab)?;
+/// The worked example of the documentation, which is yet to be told what to launch.
+pub(crate) fn example(stage: &Stage<'_>) -> anyhow::Result<Command> {
     let collector = stage.collector();
     let programs = Path::new(collector.get_program()).parent();
     let path = format!(
@@ -164,9 +163,14 @@ fn prepared(lab: &Lab) -> anyhow::Result<()> {
     for (name, value) in run.get_envs() {
         launcher.env(name, value.context("a variable that is unset")?);
     }
-    launcher
-        .env("PATH", path)
-        .args(["--agent", "robot", BASE, "--"]);
+    launcher.env("PATH", path);
+    Ok(launcher)
+}
+
+fn prepared(lab: &Lab) -> anyhow::Result<()> {
+    let stage = Stage::set(lab)?;
+    let mut launcher = example(&stage)?;
+    launcher.args(["--agent", "robot", BASE, "--"]);
     launcher.args(["bash", "-c", "curl -sS https://denied.test/; exit 5"]);
     let Finished { code, stderr, .. } = Running::start(&mut launcher)?.finish()?;
     ensure!(code == 5, "{code}: {stderr}");

@@ -5,6 +5,7 @@ use std::{
     io,
     net::{Shutdown, TcpListener, TcpStream},
     os::unix::net::UnixStream,
+    path::Path,
     process::Command,
     thread,
 };
@@ -35,7 +36,7 @@ pub(crate) const TESTS: [(&str, LabTest); 5] = [
 ];
 
 /// Those that need an engine whose client is a program of another place.
-pub(crate) const REMOTE: [(&str, LabTest); 2] = [
+pub(crate) const REMOTE: [(&str, LabTest); 3] = [
     (
         "an-engine-over-the-network-is-asked-for-the-reports",
         remote,
@@ -44,8 +45,14 @@ pub(crate) const REMOTE: [(&str, LabTest); 2] = [
         "an-engine-that-sees-other-files-is-asked-for-the-reports",
         elsewhere,
     ),
+    (
+        "another-launcher-is-told-of-an-engine-that-sees-other-files",
+        prepared_elsewhere,
+    ),
 ];
 
+/// Is refused once, and ends with 7 where it sees no socket of the host's.
+const UNSEEN: &str = "curl -s https://denied.test/; [ ! -e /run/sandbox-egress/host ]; exit 7";
 const THROUGH_ENGINE: [&str; 2] = ["--transport", "exec"];
 
 /// The channel, what was refused, and the end, as a line says them.
@@ -171,38 +178,56 @@ fn remote(lab: &Lab) -> anyhow::Result<()> {
     let files = lab.files()?;
     let mut command = lab.collector(&files, Network::Allowlist, &allow(lab));
     command.env("DOCKER_HOST", format!("tcp://{address}"));
-    command.args([BASE, "--", "bash", "-c"]);
-    command.arg("curl -s https://denied.test/; [ ! -e /run/sandbox-egress/host ]; exit 7");
+    command.args([BASE, "--", "bash", "-c", UNSEEN]);
     let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
     ensure!(code == 7, "{code}: {stderr}");
     let line = files.session_line()?.context("no session line")?;
     says(&line, "complete exec - 1 7")
 }
 
-/// The engine's socket is here, and what it would mount is not where it looks: as where this program
-/// runs in a container that the engine's socket was given to.
 fn elsewhere(lab: &Lab) -> anyhow::Result<()> {
     let (files, place) = (lab.files()?, tempfile::tempdir()?);
     let mut inner = lab.collector(&files, Network::Allowlist, &allow(lab));
-    inner.args([BASE, "--", "bash", "-c"]);
-    inner.arg("curl -s https://denied.test/; [ ! -e /run/sandbox-egress/host ]; exit 7");
-    let mut command = Command::new("unshare");
-    let hide = r#"mount -t tmpfs none "$1" && shift && exec "$@""#;
-    command.args(["--mount", "sh", "-c", hide, "sh"]);
-    command
-        .arg(place.path())
-        .arg(inner.get_program())
-        .args(inner.get_args());
-    let set = inner.get_envs();
-    command.envs(set.filter_map(|(name, value)| Some((name, value?))));
-    command.env("XDG_RUNTIME_DIR", place.path());
-    let Finished { code, stderr, .. } = Running::start(&mut command)?.finish()?;
+    inner.args([BASE, "--", "bash", "-c", UNSEEN]);
+    let hidden = &mut hidden(&inner, place.path());
+    let Finished { code, stderr, .. } = Running::start(hidden)?.finish()?;
     ensure!(
         code == 7 && stderr.contains("launching again, with reports through its exec"),
         "{code}: {stderr}"
     );
     let line = files.session_line()?.context("no session line")?;
     says(&line, "complete exec - 1 7")
+}
+
+fn prepared_elsewhere(lab: &Lab) -> anyhow::Result<()> {
+    let (stage, place) = (Stage::set(lab)?, tempfile::tempdir()?);
+    let mut inner = attended::example(&stage)?;
+    inner.args([BASE, "--", "bash", "-c", UNSEEN]);
+    let hidden = &mut hidden(&inner, place.path());
+    let Finished { code, stderr, .. } = Running::start(hidden)?.finish()?;
+    ensure!(
+        code == 7 && stderr.contains("reports come through its exec"),
+        "{code}: {stderr}"
+    );
+    let line = stage.files.session_line()?.context("no session line")?;
+    says(&line, "complete exec - 1 7")
+}
+
+/// The engine's socket is here, and what it would mount is not where it looks: as where a program
+/// runs in a container that the engine's socket was given to.
+fn hidden(program: &Command, place: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    let hide = r#"mount -t tmpfs none "$1" && shift && exec "$@""#;
+    command.args(["--mount", "sh", "-c", hide, "sh"]);
+    command.arg(place).arg(program.get_program());
+    command.args(program.get_args());
+    if let Some(directory) = program.get_current_dir() {
+        command.current_dir(directory);
+    }
+    let set = program.get_envs();
+    command.envs(set.filter_map(|(name, value)| Some((name, value?))));
+    command.env("XDG_RUNTIME_DIR", place);
+    command
 }
 
 /// Hands every connection to a port of loopback on to a socket, each half for itself, until the test
