@@ -3,14 +3,13 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
 };
 
 use tokio::{
     net::{TcpStream, UdpSocket},
     time::timeout,
 };
-
-use crate::process::PATIENCE;
 
 /// Answers `/dial/tcp/PORT` and `/dial/udp/PORT` with how dialling that port of `peer` went.
 pub(super) async fn back(path: &str, peer: IpAddr) -> Option<String> {
@@ -22,7 +21,7 @@ pub(super) async fn back(path: &str, peer: IpAddr) -> Option<String> {
             _ => exchange(to).await,
         }
     };
-    Some(match timeout(PATIENCE, dialling).await {
+    Some(match timeout(ANSWER, dialling).await {
         Ok(Ok(())) => "dialled in\n".to_owned(),
         Ok(Err(error)) => format!("not dialled in: {}\n", error.kind()),
         Err(_) => "not dialled in: no answer\n".to_owned(),
@@ -48,6 +47,9 @@ async fn exchange(to: SocketAddr) -> io::Result<()> {
     socket.send(b"x").await?;
     socket.recv(&mut [0; 8]).await.map(drop)
 }
+
+/// For the visitor to answer, who waits for ours meanwhile. Kernels send few refusals in a second.
+const ANSWER: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
