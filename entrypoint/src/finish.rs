@@ -56,13 +56,14 @@ pub(crate) async fn finish(
 }
 
 /// A packet is counted before it is sampled: more samples than packets are of packets that were
-/// refused since, or somebody has reset the counters, of which the kernel tells nobody.
+/// refused since, or somebody has reset the counters, of which the kernel tells nobody. Where rules
+/// went with their counters, which was told, samples of that time may have come after it.
 fn recount(session: &mut Session, counters: Counters) -> Counters {
     if !session.account.exceeds(counters) {
         return counters;
     }
     let again = session.firewall.counters().unwrap_or(counters);
-    if session.account.exceeds(again) {
+    if session.account.exceeds(again) && !session.tamper.has_found() {
         session.account.end_gap(GapKind::Tamper, 0, COUNTERS_RESET);
     }
     again

@@ -32,7 +32,8 @@ pub(crate) struct Session {
     pub(crate) decider: Decider,
     /// The rules. Whatever is changed of them is changed through this.
     pub(crate) firewall: Firewall,
-    tamper: TamperWatch,
+    /// What others have done to them.
+    pub(crate) tamper: TamperWatch,
     nflog: Option<NfLog>,
     signals: AsyncSignals,
     steering: Steering,

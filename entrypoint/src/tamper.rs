@@ -21,6 +21,7 @@ pub(crate) struct TamperWatch {
     good_at: u64,
     reloads: VecDeque<Instant>,
     given_up: bool,
+    has_found: bool,
 }
 
 /// What is to be done about a finding.
@@ -42,6 +43,11 @@ impl TamperWatch {
         }
     }
 
+    /// Whether rules were found changed, and the counters with them.
+    pub(crate) const fn has_found(&self) -> bool {
+        self.has_found
+    }
+
     /// Answers a finding.
     pub(crate) fn answer(
         &mut self,
@@ -52,6 +58,7 @@ impl TamperWatch {
         if self.given_up {
             return Answer::GoOn;
         }
+        self.has_found |= matches!(finding, Finding::Changed(_) | Finding::Overridden(_));
         match finding {
             Finding::Nothing => self.good_at = account.now(),
             Finding::Unseen => {}
