@@ -159,7 +159,7 @@ async fn by_name(
     let listeners = Listeners::bind(allowlist.proxy_port)?;
     let plan = plan(allowlist, proxy_user, here, &listeners);
     let mut firewall = Firewall::load(plan)?;
-    let mut proxy = Proxy::start(proxy_user, &listeners, &start)?;
+    let (mut proxy, lacks) = Proxy::start(proxy_user, &listeners, &start).await?;
     let proof = probes.run_as(guest)?;
     prove_packets_counted(&proof, &mut firewall)?;
     prove_names_counted(&proof, &mut proxy).await?;
@@ -174,7 +174,7 @@ async fn by_name(
         self_test: proof.results,
         ipv6,
         degradations: degradations
-            .chain(proxy.degradations.clone())
+            .chain(lacks)
             .chain(nflog.as_ref().and_then(NfLog::degradation))
             .collect(),
     };

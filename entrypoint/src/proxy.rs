@@ -17,13 +17,10 @@ use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::{Pid, Signal, WaitOptions, kill_process, waitpid},
 };
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
-    failure::Failure,
-    guest::Ended,
-    identity::Unprivileged,
-    launch::Launch,
-    link::{Link, parse},
+    failure::Failure, guest::Ended, identity::Unprivileged, launch::Launch, link::Link,
     listeners::Listeners,
 };
 
@@ -32,23 +29,75 @@ use crate::{
 pub(crate) struct Proxy {
     /// Its process.
     pub(crate) pid: i32,
-    /// What it had to do without.
-    pub(crate) degradations: Vec<Printable>,
     link: Link,
 }
 
+/// A proxy that has yet to serve.
+#[derive(Debug)]
+pub(crate) struct Starting {
+    proxy: Proxy,
+    deadline: Instant,
+}
+
+impl Starting {
+    /// Its process.
+    pub(crate) const fn pid(&self) -> i32 {
+        self.proxy.pid
+    }
+
+    /// Waits until it serves, without polling: it says so. Cancelled, it can be waited for again.
+    pub(crate) async fn served(&mut self) -> Result<Vec<Printable>, Failure> {
+        let first = timeout_at(self.deadline, self.proxy.next());
+        let why = match first.await {
+            Ok(Ok(FromProxy::Ready { degradations, .. })) => return Ok(degradations),
+            Ok(Ok(FromProxy::Failed { detail })) => io::Error::other(detail.to_string()),
+            Ok(Ok(
+                FromProxy::Denied(_)
+                | FromProxy::Allowed(_)
+                | FromProxy::Open(_)
+                | FromProxy::Policy { .. }
+                | FromProxy::Drained,
+            )) => io::Error::other("it spoke before it was ready"),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                io::Error::other("it ended without a word")
+            }
+            Ok(Err(error)) => error,
+            Err(_elapsed) => io::Error::other("it was not ready within 5 s"),
+        };
+        Err(fail(why))
+    }
+
+    /// The proxy, which has said that it serves.
+    pub(crate) fn into_proxy(self) -> Proxy {
+        self.proxy
+    }
+}
+
 impl Proxy {
-    /// Starts the proxy and waits until it serves, without polling: it says so.
-    ///
-    /// Must be called within the runtime.
-    pub(crate) fn start(
+    /// Starts the proxy and waits until it serves.
+    pub(crate) async fn start(
         identity: &Unprivileged,
         listeners: &Listeners,
         start: &Start,
-    ) -> Result<Self, Failure> {
-        let fail = |error: io::Error| {
-            Failure::setup(STEP, error, "check the image's sandbox-egress-proxy")
-        };
+    ) -> Result<(Self, Vec<Printable>), Failure> {
+        let mut starting = Self::spawn(identity, listeners, start)?;
+        match starting.served().await {
+            Ok(degradations) => Ok((starting.proxy, degradations)),
+            Err(failure) => {
+                kill(starting.pid());
+                Err(failure)
+            }
+        }
+    }
+
+    /// Starts the proxy and tells it all that it must know.
+    ///
+    /// Must be called within the runtime.
+    pub(crate) fn spawn(
+        identity: &Unprivileged,
+        listeners: &Listeners,
+        start: &Start,
+    ) -> Result<Starting, Failure> {
         let (ours, theirs) = UnixStream::pair().map_err(fail)?;
         let child = Launch::confined(identity)?
             .spawn(
@@ -60,16 +109,13 @@ impl Proxy {
             )
             .map_err(fail)?;
         let pid = child.id().cast_signed();
-        let mut reader = FrameReader::new(link::MAX_FRAME);
-        let degradations = introduce(&ours, &mut reader, listeners, start).map_err(|error| {
-            // One that only took too long has the listeners, and would serve beside the next.
+        let link = introduce(ours, listeners, start).map_err(|error| {
             kill(pid);
             fail(error)
         })?;
-        Ok(Self {
-            pid,
-            degradations,
-            link: Link::new(ours, reader).map_err(fail)?,
+        Ok(Starting {
+            proxy: Self { pid, link },
+            deadline: Instant::now() + PATIENCE,
         })
     }
 
@@ -85,7 +131,7 @@ impl Proxy {
     ///
     /// Nobody has waited for it yet, so that its id is still its own.
     pub(crate) fn end(&self) -> Option<Ended> {
-        self.kill();
+        kill(self.pid);
         let (_, status) = waitpid(Pid::from_raw(self.pid), WaitOptions::empty()).ok()??;
         Ended::of(status)
     }
@@ -114,40 +160,29 @@ impl Proxy {
         self.tell(&ToProxy::Policy(Box::new(next)))
     }
 
-    /// Ends it: it did not do as it was told.
-    pub(crate) fn kill(&self) {
-        kill(self.pid);
-    }
-
     fn tell(&mut self, message: &ToProxy) -> io::Result<()> {
         self.link
             .say(encode(message, link::MAX_FRAME).map_err(io::Error::other)?)
     }
 }
 
-/// Tells a proxy all that it must know, and hears what it has to do without.
-fn introduce(
-    mut stream: &UnixStream,
-    reader: &mut FrameReader,
-    listeners: &Listeners,
-    start: &Start,
-) -> io::Result<Vec<Printable>> {
-    hand_over(stream, listeners)?;
+/// Tells a proxy all that it must know. What does not fit into the socket, as a list may not, goes
+/// while its answer is waited for.
+fn introduce(stream: UnixStream, listeners: &Listeners, start: &Start) -> io::Result<Link> {
+    hand_over(&stream, listeners)?;
+    let mut link = Link::new(stream, FrameReader::new(link::MAX_FRAME))?;
     let message = encode(&ToProxy::Start(Box::new(start.clone())), link::MAX_FRAME);
-    stream.write_all(&message.map_err(io::Error::other)?)?;
-    match first_answer(stream, reader)? {
-        FromProxy::Ready { degradations, .. } => Ok(degradations),
-        FromProxy::Failed { detail } => Err(io::Error::other(detail.to_string())),
-        FromProxy::Denied(_)
-        | FromProxy::Allowed(_)
-        | FromProxy::Open(_)
-        | FromProxy::Policy { .. }
-        | FromProxy::Drained => Err(io::Error::other("it spoke before it was ready")),
-    }
+    link.say(message.map_err(io::Error::other)?)?;
+    Ok(link)
 }
 
-/// A child that nobody has waited for yet.
-fn kill(pid: i32) {
+fn fail(error: io::Error) -> Failure {
+    Failure::setup(STEP, error, "check the image's sandbox-egress-proxy")
+}
+
+/// Ends a proxy that nobody has waited for yet. One that only takes too long has the listeners, and
+/// would serve beside the next.
+pub(crate) fn kill(pid: i32) {
     if let Some(pid) = Pid::from_raw(pid) {
         // If it has ended by itself, that is what was wanted.
         let _ = kill_process(pid, Signal::KILL);
@@ -171,25 +206,6 @@ fn hand_over(stream: &UnixStream, listeners: &Listeners) -> io::Result<()> {
     )?;
     let mut stream = stream;
     stream.write_all(line.get(sent..).unwrap_or_default())
-}
-
-fn first_answer(mut stream: &UnixStream, reader: &mut FrameReader) -> io::Result<FromProxy> {
-    use std::io::Read as _;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut buffer = [0; 4096];
-    loop {
-        if let Some(message) = parse(reader)? {
-            return Ok(message);
-        }
-        match stream.read(&mut buffer) {
-            Ok(0) => return Err(io::Error::other("it ended without a word")),
-            Ok(count) => reader.push(buffer.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(io::Error::other("it was not ready within 5 s"));
-            }
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 /// Beside PID 1's own executable: wherever an image puts the two, they are put together.
@@ -254,45 +270,58 @@ mod tests {
         assert!(kinds.contains(&link::Ingress::Redirect));
     }
 
-    #[test]
-    fn a_proxy_that_ends_at_once_is_no_proxy() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        drop(theirs);
-        assert!(first_answer(&ours, &mut FrameReader::new(100)).is_err());
-    }
-
-    #[test]
-    fn a_message_that_comes_in_pieces_is_read_whole() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let writer = std::thread::spawn(move || {
-            for byte in b"{\"type\":\"drained\"}\n" {
-                (&theirs).write_all(&[*byte]).unwrap();
-            }
-        });
-        let answer = first_answer(&ours, &mut FrameReader::new(100)).unwrap();
-        assert_eq!(answer, FromProxy::Drained);
-        writer.join().unwrap();
-    }
-
-    #[test]
-    fn rubbish_from_the_proxy_is_an_error() {
-        for rubbish in [&b"hello\n"[..], b"{}\n", b"\n", &[b'x'; 200]] {
-            let (ours, theirs) = UnixStream::pair().unwrap();
-            (&theirs).write_all(rubbish).unwrap();
-            drop(theirs);
-            assert!(
-                first_answer(&ours, &mut FrameReader::new(100)).is_err(),
-                "{rubbish:?}"
-            );
-        }
-    }
-
     fn served(stream: UnixStream) -> Proxy {
         Proxy {
             pid: 0,
-            degradations: Vec::new(),
             link: Link::new(stream, FrameReader::new(link::MAX_FRAME)).unwrap(),
         }
+    }
+
+    /// What is made of a proxy that has said this and ended.
+    async fn after(said: &[u8]) -> Result<Vec<Printable>, String> {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (&theirs).write_all(said).unwrap();
+        drop(theirs);
+        let mut starting = Starting {
+            proxy: served(ours),
+            deadline: Instant::now() + PATIENCE,
+        };
+        let served = starting.served().await;
+        served.map_err(|failure| failure.one_line())
+    }
+
+    #[tokio::test]
+    async fn a_proxy_serves_when_it_says_so_and_not_before() {
+        let ready = b"{\"type\":\"ready\",\"version\":\"1\",\"degradations\":[\"no x\"]}\n";
+        assert_eq!(after(ready).await.unwrap(), [Printable::new("no x")]);
+        for (said, why) in [
+            (&b""[..], "it ended without a word"),
+            (&ready[..9], "it ended without a word"),
+            (b"{\"type\":\"failed\",\"detail\":\"no y\"}\n", "no y"),
+            (b"{\"type\":\"drained\"}\n", "it spoke before it was ready"),
+        ] {
+            let failure = after(said).await.unwrap_err();
+            assert!(failure.contains(why), "{failure}");
+        }
+        for rubbish in [&b"hello\n"[..], b"{}\n", b"\n"] {
+            assert!(after(rubbish).await.is_err(), "{rubbish:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proxy_that_says_nothing_is_waited_for_so_long_and_no_longer() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut starting = Starting {
+            proxy: served(ours),
+            deadline: Instant::now() + PATIENCE,
+        };
+        let began = Instant::now();
+        // Looking away meanwhile gives it no more time.
+        let look = Duration::from_secs(2);
+        assert!(tokio::time::timeout(look, starting.served()).await.is_err());
+        let failure = starting.served().await.unwrap_err().one_line();
+        assert!(failure.contains("it was not ready within 5 s"), "{failure}");
+        assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs());
     }
 
     #[tokio::test]

@@ -8,11 +8,12 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     account::Account,
+    failure::Failure,
     firewall::{Firewall, Request},
     guest::Ended,
     identity::Unprivileged,
     listeners::Listeners,
-    proxy::Proxy,
+    proxy::{self, Proxy, Starting},
 };
 
 /// The proxy and what is needed to start it again.
@@ -36,6 +37,8 @@ enum State {
     Running(Proxy),
     /// Gone; it is started again at this time.
     Down(Instant),
+    /// Another has yet to serve, by the list of this generation.
+    Starting(Starting, u64),
     /// It has said all that it will.
     Drained,
 }
@@ -50,6 +53,8 @@ pub(crate) enum Happening {
     Lost(io::Error),
     /// It was down for long enough.
     RestartDue,
+    /// Another serves, or does not.
+    Started(Result<(), Failure>),
 }
 
 impl ProxyWatch {
@@ -77,6 +82,7 @@ impl ProxyWatch {
     pub(crate) const fn pid(&self) -> Option<i32> {
         match &self.state {
             State::Running(proxy) => Some(proxy.pid),
+            State::Starting(starting, _) => Some(starting.pid()),
             State::Down(_) | State::Drained => None,
         }
     }
@@ -93,6 +99,7 @@ impl ProxyWatch {
                 sleep_until(*at).await;
                 Happening::RestartDue
             }
+            State::Starting(starting, _) => Happening::Started(starting.served().await.map(drop)),
             State::Drained => std::future::pending().await,
         }
     }
@@ -114,6 +121,7 @@ impl ProxyWatch {
             Happening::Drained => self.state = State::Drained,
             Happening::Lost(error) => self.lost(&error, account),
             Happening::RestartDue => self.restart(account),
+            Happening::Started(started) => self.started(started, account),
         }
     }
 
@@ -155,7 +163,7 @@ impl ProxyWatch {
         if let State::Running(proxy) = &mut self.state
             && proxy.succeed(next).is_err()
         {
-            proxy.kill();
+            self.kill();
         }
     }
 
@@ -169,8 +177,8 @@ impl ProxyWatch {
     fn answered(&mut self, generation: u64, is_refused: bool) {
         let is_due = generation == self.start.generation;
         match &self.state {
-            State::Running(proxy) if is_due && is_refused => proxy.kill(),
-            State::Running(_) | State::Down(_) | State::Drained => {
+            State::Running(_) if is_due && is_refused => self.kill(),
+            State::Running(_) | State::Down(_) | State::Starting(..) | State::Drained => {
                 if is_due && !is_refused {
                     self.decides_by = generation;
                 }
@@ -200,20 +208,45 @@ impl ProxyWatch {
         self.schedule();
     }
 
-    /// Starts it again.
+    /// Starts another.
     fn restart(&mut self, account: &mut Account) {
-        match Proxy::start(&self.identity, &self.listeners, &self.start) {
-            Ok(proxy) => {
-                self.state = State::Running(proxy);
-                self.since = Instant::now();
-                self.decides_by = self.start.generation;
-                account.end_outage();
+        match Proxy::spawn(&self.identity, &self.listeners, &self.start) {
+            Ok(starting) => {
+                self.ended = None;
+                self.state = State::Starting(starting, self.start.generation);
             }
-            Err(failure) => {
-                account.begin_outage(&failure.one_line());
-                self.schedule();
-            }
+            Err(failure) => self.put_off(&failure, account),
         }
+    }
+
+    /// The other serves: the outage is over. What has become the list meanwhile it is told now.
+    fn started(&mut self, started: Result<(), Failure>, account: &mut Account) {
+        if let Err(failure) = started {
+            self.kill();
+            return self.put_off(&failure, account);
+        }
+        let (starting, generation) = match std::mem::replace(&mut self.state, State::Drained) {
+            State::Starting(starting, generation) => (starting, generation),
+            other @ (State::Running(_) | State::Down(_) | State::Drained) => {
+                return self.state = other;
+            }
+        };
+        self.state = State::Running(starting.into_proxy());
+        self.since = Instant::now();
+        self.decides_by = generation;
+        account.end_outage();
+        if generation != self.start.generation {
+            self.succeed(Succession {
+                generation: self.start.generation,
+                allow: self.start.allow.clone(),
+                policy_digest: self.start.policy_digest.clone(),
+            });
+        }
+    }
+
+    fn put_off(&mut self, failure: &Failure, account: &mut Account) {
+        account.begin_outage(&failure.one_line());
+        self.schedule();
     }
 
     /// Asks the proxy to end; a proxy that is down has nothing left to say.
@@ -222,17 +255,28 @@ impl ProxyWatch {
         match &mut self.state {
             // One that is not there to hear it is lost, and that is told next.
             State::Running(proxy) => drop(proxy.drain()),
+            State::Starting(..) => {
+                self.kill();
+                self.state = State::Drained;
+            }
             State::Down(_) | State::Drained => self.state = State::Drained,
         }
     }
 
     /// Ends a proxy that was asked to end and has not: what it has not told is lost.
     pub(crate) fn give_up(&mut self, account: &mut Account) {
-        if let State::Running(proxy) = &self.state {
-            proxy.kill();
+        if let State::Running(_) = &self.state {
+            self.kill();
             account.begin_outage("the proxy did not end in time");
         }
         self.state = State::Drained;
+    }
+
+    /// Ends the one that there is, unless it was waited for already: its id may be another's.
+    fn kill(&self) {
+        if let (Some(pid), None) = (self.pid(), self.ended) {
+            proxy::kill(pid);
+        }
     }
 
     /// Whether nothing more will come.

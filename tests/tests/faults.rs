@@ -9,6 +9,8 @@ mod clock;
 mod disks;
 #[path = "faults/engine.rs"]
 mod engine;
+#[path = "faults/proxy.rs"]
+mod proxy;
 #[path = "faults/reboot.rs"]
 mod reboot;
 
@@ -41,6 +43,9 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         for (name, test) in disks::TESTS {
             trials.push(in_lab(engine, &format!("disks::{name}"), &labs, test));
+        }
+        for (name, test) in proxy::TESTS {
+            trials.push(in_lab(engine, &format!("proxy::{name}"), &labs, test));
         }
         for (name, test) in reboot::TESTS {
             trials.push(in_lab(engine, &format!("reboot::{name}"), &labs, test));
