@@ -13,7 +13,10 @@ use std::{
 };
 
 use report::link::Ingress;
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::{
+    io::{Errno, fcntl_dupfd_cloexec},
+    net::{SocketFlags, accept_with},
+};
 use socket2::SockRef;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -91,6 +94,51 @@ impl Listeners {
         }
     }
 
+    /// Hands over what waits at this moment, and listens no more: false if that could not be all. The
+    /// kernel itself is asked, since the runtime may not know yet of what has come last.
+    pub(crate) fn finish(mut self, mut take: impl FnMut(Arrival)) -> bool {
+        self.refill();
+        let sockets = std::mem::take(&mut self.sockets).into_iter();
+        sockets.fold(true, |all, (ingress, socket)| {
+            self.empty(ingress, socket, &mut take) && all
+        })
+    }
+
+    fn empty(
+        &mut self,
+        ingress: Ingress,
+        socket: TcpListener,
+        take: &mut impl FnMut(Arrival),
+    ) -> bool {
+        let Ok(socket) = socket.into_std() else {
+            return false;
+        };
+        let mut room = Room::Free;
+        // Whoever goes on dialling all the while is not waited for.
+        for _ in 0..LONGEST_QUEUE {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let stream = match accept_with(&socket, flags) {
+                Ok(stream) => TcpStream::from_std(stream.into()),
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::CONNABORTED | Errno::INTR) => continue,
+                Err(error) if is_exhaustion(&error.into()) && self.reserve.pop().is_some() => {
+                    room = Room::Reserve;
+                    continue;
+                }
+                Err(error) => Err(error.into()),
+            };
+            let Ok(stream) = stream else {
+                return false;
+            };
+            take(Arrival {
+                ingress,
+                stream,
+                room,
+            });
+        }
+        false
+    }
+
     /// What waits at this moment, if anything does.
     async fn accept_now(&mut self) -> Option<io::Result<(Ingress, TcpStream)>> {
         poll_fn(|cx| match self.poll_accept(cx) {
@@ -124,6 +172,8 @@ impl Listeners {
 
 /// How many can be told at once that there is no descriptor for them.
 pub(crate) const RESERVE: usize = 16;
+/// Twice as many as a queue holds where nobody has changed that (`net.core.somaxconn`).
+const LONGEST_QUEUE: usize = 8192;
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -180,6 +230,22 @@ mod tests {
             assert_eq!(listeners.reserve.len(), RESERVE);
             listeners.reserve.truncate(3);
         }
+    }
+
+    #[tokio::test]
+    async fn those_that_wait_at_the_end_are_handed_over() {
+        let (listeners, addresses) = listeners(2);
+        // Nobody has asked the runtime yet, which knows of none of them.
+        let dial = |n: usize| Guest::connect(addresses[n % 2]).unwrap();
+        let mut guests: Vec<_> = (0..100).map(dial).collect();
+        guests.truncate(50);
+        let mut taken = 0;
+        assert!(listeners.finish(|arrival| {
+            assert_eq!(arrival.room, Room::Free);
+            taken += 1;
+        }));
+        assert_eq!(taken, 100);
+        assert!(Guest::connect(addresses[0]).is_err());
     }
 
     #[tokio::test]

@@ -8,8 +8,9 @@ use report::{
 };
 use tokio::{
     net::{UdpSocket, unix::OwnedWriteHalf},
+    sync::watch,
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout},
 };
 
 use crate::{
@@ -33,6 +34,8 @@ pub(crate) struct Server {
     connections: JoinSet<()>,
     /// One for each socket at which DNS questions arrive.
     questions: JoinSet<()>,
+    /// Whether more of them are expected: it goes when they are not.
+    asked: watch::Sender<()>,
     /// DNS over TCP. Apart, so that questions cannot take the room of what they are asked for.
     conversations: JoinSet<()>,
     /// Those that are told that there are too many.
@@ -51,6 +54,7 @@ impl Server {
             max_connections,
             connections: JoinSet::new(),
             questions: JoinSet::new(),
+            asked: watch::Sender::default(),
             conversations: JoinSet::new(),
             farewells: JoinSet::new(),
         }
@@ -71,19 +75,26 @@ impl Server {
         match self.serve(&mut listeners, &mut orders).await {
             Order::Gone | Order::Policy(_) | Order::Opened { .. } | Order::Hurry => Ok(()),
             Order::Drain => {
-                drop(listeners);
-                self.questions.shutdown().await;
-                self.end_connections().await;
+                let is_settled = self.settle(listeners).await;
                 self.proxy.account.close();
                 match reporting.join_next().await {
-                    Some(Ok(Ok(mut replies))) => {
+                    Some(Ok(Err(error))) => Err(error),
+                    Some(Ok(Ok(mut replies))) if is_settled => {
                         reporter::send(&mut replies, &FromProxy::Drained).await
                     }
-                    Some(Ok(Err(error))) => Err(error),
-                    Some(Err(_)) | None => Ok(()),
+                    // Without its last word PID 1 takes it that not all was told.
+                    Some(_) | None => Ok(()),
                 }
             }
         }
+    }
+
+    /// Decides on all that has come, and then on nothing any more: false if there was too much of it.
+    async fn settle(&mut self, listeners: Listeners) -> bool {
+        let all_taken = listeners.finish(|arrival| self.admit(arrival));
+        self.asked = watch::Sender::default();
+        while self.questions.join_next().await.is_some() {}
+        self.end_connections().await && all_taken
     }
 
     async fn serve(&mut self, listeners: &mut Listeners, orders: &mut Orders) -> Order {
@@ -111,7 +122,8 @@ impl Server {
                 Listener::Streams(ingress, socket) => accepting.push((ingress, socket)),
                 Listener::Datagrams(socket) => {
                     let (socket, proxy) = (UdpSocket::from_std(socket)?, Arc::clone(&self.proxy));
-                    self.questions.spawn(dns::datagrams(socket, proxy));
+                    let asked = self.asked.subscribe();
+                    self.questions.spawn(dns::datagrams(socket, proxy, asked));
                 }
             }
         }
@@ -170,14 +182,27 @@ impl Server {
         }
     }
 
-    /// Lets connections come to their end for a moment, and ends the rest.
-    async fn end_connections(&mut self) {
-        let ending = async { while self.connections.join_next().await.is_some() {} };
-        if timeout(DRAIN, ending).await.is_err() {
-            self.connections.shutdown().await;
+    /// Lets connections come to their end for as long as one does after the other, and ends the rest.
+    /// False where more ended all the while than there is time for: the rest may be undecided.
+    async fn end_connections(&mut self) -> bool {
+        let latest = Instant::now() + ALL_ENDS;
+        let mut is_over = false;
+        while !is_over && Instant::now() < latest {
+            is_over = !matches!(timeout(DRAIN, self.next_end()).await, Ok(true));
         }
+        self.connections.shutdown().await;
         self.conversations.shutdown().await;
         self.farewells.shutdown().await;
+        is_over
+    }
+
+    /// Waits for the end of one that is served; false if there is none.
+    async fn next_end(&mut self) -> bool {
+        tokio::select! {
+            Some(_) = self.connections.join_next() => true,
+            Some(_) = self.conversations.join_next() => true,
+            else => false,
+        }
     }
 }
 
@@ -199,8 +224,10 @@ fn ready(degradations: &[String]) -> FromProxy {
     }
 }
 
-/// How long connections may take to end once no more are accepted.
+/// How long a connection may take to end after another, once no more are accepted.
 const DRAIN: Duration = Duration::from_millis(300);
+/// And all of them: PID 1 waits for 3 s.
+const ALL_ENDS: Duration = Duration::from_secs(2);
 /// How many connections for DNS there may be at once.
 const MAX_CONVERSATIONS: usize = 256;
 /// How many may be told at once that there are too many; those beyond are only counted.
@@ -303,7 +330,7 @@ mod tests {
         });
         let (client, _guest) = Client::pair().await;
         server.admit(arrival(Ingress::Explicit, client));
-        let began = tokio::time::Instant::now();
+        let began = Instant::now();
         server.end_connections().await;
         assert_eq!(began.elapsed(), DRAIN);
         assert!(server.connections.is_empty());

@@ -3,9 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use report::Transport;
+use rustix::{io::Errno, net::RecvFlags};
 use tokio::{
     io::{self, AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpStream, UdpSocket},
+    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -13,9 +15,14 @@ use tokio::{
 use super::{Step, consider};
 use crate::proxy::Proxy;
 
-/// Answers datagrams until it is dropped. Refusals are answered at once, and what must be asked of
-/// the resolver by so many tasks at most.
-pub(crate) async fn datagrams(socket: UdpSocket, proxy: Arc<Proxy>) {
+/// Answers datagrams until `asked` ends: then those that have come are counted, and nobody waits for
+/// an answer. Refusals are answered at once, and what must be asked of the resolver by so many tasks
+/// at most.
+pub(crate) async fn datagrams(
+    socket: UdpSocket,
+    proxy: Arc<Proxy>,
+    mut asked: watch::Receiver<()>,
+) {
     let socket = Arc::new(socket);
     let mut lookups = JoinSet::new();
     let mut buffer = vec![0; LARGEST_QUESTION + 1];
@@ -23,6 +30,7 @@ pub(crate) async fn datagrams(socket: UdpSocket, proxy: Arc<Proxy>) {
         let received = tokio::select! {
             received = socket.recv_from(&mut buffer) => received,
             Some(_) = lookups.join_next() => continue,
+            _ = asked.changed() => break,
         };
         let Ok((length, peer)) = received else {
             // Out of memory: asking again at once would spin.
@@ -45,6 +53,18 @@ pub(crate) async fn datagrams(socket: UdpSocket, proxy: Arc<Proxy>) {
             Step::Silence => continue,
         };
         let _ = socket.try_send_to(&answer, peer);
+    }
+    // The kernel itself is asked: the runtime may not know yet of what has come last.
+    for _ in 0..LONGEST_QUEUE {
+        match rustix::net::recv(&*socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            Ok((length, _)) => {
+                let message = buffer.get(..length).unwrap_or_default();
+                drop(consider(message, Transport::Udp, &proxy));
+            }
+            // What a client has closed comes back as an error, and not as the end.
+            Err(Errno::INTR | Errno::CONNREFUSED) => {}
+            Err(_) => break,
+        }
     }
 }
 
@@ -87,3 +107,5 @@ const MAX_LOOKUPS: usize = 256;
 /// How long a connection may be silent, and how long an answer may wait for its reader.
 const IDLE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
+/// Far more datagrams than a socket keeps where nobody has changed that (`net.core.rmem_default`).
+const LONGEST_QUEUE: usize = 65_536;

@@ -4,21 +4,23 @@
 use std::{
     collections::BTreeSet,
     io::{Read as _, Write as _},
-    net::{Shutdown, SocketAddr, TcpStream},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket},
     os::fd::AsFd as _,
     process::Child,
     sync::mpsc,
     time::Instant,
 };
 
+use hickory_resolver::proto::rr::RecordType;
 use policy::DenyReason;
 use report::link::{FromProxy, Ingress, Start, ToProxy};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use socket2::SockRef;
 
 use crate::{
     harness::{Client, Pid1, Sums, TIMEOUT, listener, start},
     origin::Origin,
+    questions::question,
     startup::started,
 };
 
@@ -27,6 +29,7 @@ struct Program {
     child: Child,
     pid1: Pid1,
     explicit: SocketAddr,
+    datagrams: SocketAddr,
 }
 
 impl Program {
@@ -37,13 +40,18 @@ impl Program {
     fn with(start: Start) -> Self {
         let (child, mut pid1) = started();
         let socket = listener();
-        pid1.hand_over(&[(Ingress::Explicit, socket.as_fd())]);
+        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        pid1.hand_over(&[
+            (Ingress::Explicit, socket.as_fd()),
+            (Ingress::DnsUdp, datagrams.as_fd()),
+        ]);
         pid1.send(&ToProxy::Start(Box::new(start)));
         assert!(matches!(pid1.receive(), FromProxy::Ready { .. }));
         Self {
             child,
             pid1,
             explicit: socket.local_addr().unwrap(),
+            datagrams: datagrams.local_addr().unwrap(),
         }
     }
 
@@ -322,6 +330,31 @@ fn a_client_that_resets_frees_an_origin_that_never_answers() {
     was_ended.recv_timeout(TIMEOUT).unwrap();
     program.returns_to(base);
     program.finish();
+}
+
+#[test]
+fn what_was_asked_before_the_end_is_decided_though_nobody_waits_for_it() {
+    let mut start = start(&["a.example"]);
+    start.max_connections = 1000;
+    let mut program = Program::with(start);
+    let process = Pid::from_child(&program.child);
+    // It wakes to all of it at once, and to the order to end.
+    kill_process(process, Signal::STOP).unwrap();
+    for n in 0..100 {
+        let mut client = program.client();
+        client.send(format!("CONNECT n{n}.test:443 HTTP/1.1\r\n\r\n"));
+    }
+    for _ in 0..50 {
+        let question = question("b.test.", RecordType::A);
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        socket.send_to(&question, program.datagrams).unwrap();
+    }
+    program.pid1.send(&ToProxy::Drain);
+    kill_process(process, Signal::CONT).unwrap();
+    let sums = program.pid1.until_drained();
+    let refused: u64 = sums.denied.values().sum();
+    assert_eq!(refused, 150, "{sums:?}");
+    program.child.wait().unwrap();
 }
 
 fn is_answered(at: SocketAddr) -> bool {

@@ -40,7 +40,7 @@ impl Asking {
     }
 }
 
-fn question(name: &str, kind: RecordType) -> Vec<u8> {
+pub(crate) fn question(name: &str, kind: RecordType) -> Vec<u8> {
     let mut message = Message::new(7, MessageType::Query, OpCode::Query);
     message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
     message.to_vec().unwrap()
