@@ -201,6 +201,23 @@ pub(crate) fn of_self_test(message: &FromProxy) -> u64 {
 }
 
 #[cfg(test)]
+impl Account {
+    /// The gaps of which nobody has been told yet.
+    pub(crate) fn gaps(&mut self) -> Vec<Gap> {
+        let mut gaps = Vec::new();
+        while let Some(bytes) = self.outbox.next_bytes() {
+            let message: report::Message = serde_json::from_slice(bytes).unwrap();
+            let count = bytes.len();
+            self.outbox.advance(count);
+            if let Body::Gap(gap) = message.body {
+                gaps.push(gap);
+            }
+        }
+        gaps
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use report::RunClock;
 
@@ -253,7 +270,7 @@ mod tests {
         account.begin_outage("gone again");
         account.end_outage();
         account.end_outage();
-        let gaps = gaps(&mut account);
+        let gaps = account.gaps();
         assert_eq!(gaps.len(), 3);
         assert!(gaps.iter().all(|gap| gap.from == gaps[0].from), "{gaps:?}");
         let ends = gaps.iter().map(|gap| gap.to.is_some());
@@ -262,25 +279,12 @@ mod tests {
         assert!(last.starts_with("gone again, and started again"), "{last}");
     }
 
-    fn gaps(account: &mut Account) -> Vec<Gap> {
-        let mut gaps = Vec::new();
-        while let Some(bytes) = account.outbox.next_bytes() {
-            let message: report::Message = serde_json::from_slice(bytes).unwrap();
-            let count = bytes.len();
-            account.outbox.advance(count);
-            if let Body::Gap(gap) = message.body {
-                gaps.push(gap);
-            }
-        }
-        gaps
-    }
-
     #[test]
     fn what_began_and_what_ended_is_the_same_gap() {
         let mut account = account();
         account.begin_gap(GapKind::Tamper, 3, "a");
         account.end_gap(GapKind::Tamper, 3, "b");
-        let gaps = gaps(&mut account);
+        let gaps = account.gaps();
         assert_eq!([gaps[0].from, gaps[1].from], [3, 3]);
         assert_eq!([gaps[0].kind, gaps[1].kind], [GapKind::Tamper; 2]);
     }

@@ -231,6 +231,28 @@ const MOST_UNSENT: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
+impl Proxy {
+    /// A proxy that has only a socket.
+    pub(crate) fn over(stream: UnixStream) -> Self {
+        Self {
+            pid: 0,
+            link: Link::new(stream, FrameReader::new(link::MAX_FRAME)).unwrap(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Starting {
+    /// One that has only a socket.
+    pub(crate) fn over(stream: UnixStream) -> Self {
+        Self {
+            proxy: Proxy::over(stream),
+            deadline: Instant::now() + PATIENCE,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -270,22 +292,12 @@ mod tests {
         assert!(kinds.contains(&link::Ingress::Redirect));
     }
 
-    fn served(stream: UnixStream) -> Proxy {
-        Proxy {
-            pid: 0,
-            link: Link::new(stream, FrameReader::new(link::MAX_FRAME)).unwrap(),
-        }
-    }
-
     /// What is made of a proxy that has said this and ended.
     async fn after(said: &[u8]) -> Result<Vec<Printable>, String> {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (&theirs).write_all(said).unwrap();
         drop(theirs);
-        let mut starting = Starting {
-            proxy: served(ours),
-            deadline: Instant::now() + PATIENCE,
-        };
+        let mut starting = Starting::over(ours);
         let served = starting.served().await;
         served.map_err(|failure| failure.one_line())
     }
@@ -311,10 +323,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_proxy_that_says_nothing_is_waited_for_so_long_and_no_longer() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let mut starting = Starting {
-            proxy: served(ours),
-            deadline: Instant::now() + PATIENCE,
-        };
+        let mut starting = Starting::over(ours);
         let began = Instant::now();
         // Looking away meanwhile gives it no more time.
         let look = Duration::from_secs(2);
@@ -346,7 +355,7 @@ mod tests {
                 reader.push(&buffer[..count]);
             }
         });
-        let mut listening = served(ours);
+        let mut listening = Proxy::over(ours);
         listening.succeed(next).unwrap();
         assert_eq!(listening.next().await.unwrap(), FromProxy::Drained);
         proxy.join().unwrap();
@@ -355,7 +364,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_proxy_does_not_read_has_a_bound() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let mut deaf = served(ours);
+        let mut deaf = Proxy::over(ours);
         let answered = (0..1_000_000).take_while(|id| deaf.opened(*id, true).is_ok());
         assert!(answered.count() < 1_000_000);
         assert!(deaf.link.unsent() < 2 * MOST_UNSENT);

@@ -321,7 +321,140 @@ pub(crate) fn backoff(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use report::{RunClock, Seed, link::ToProxy};
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+
     use super::*;
+    use crate::{accounts::User, outbox::Outbox};
+
+    fn account() -> Account {
+        Account::new(Outbox::new(RunClock::start(), Seed([0; 16])))
+    }
+
+    /// A watched proxy, and its end of the socket.
+    fn watched() -> (ProxyWatch, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let user = User {
+            uid: 990,
+            gid: 990,
+            groups: Vec::new(),
+            home: None,
+        };
+        let start = Start {
+            generation: 1,
+            allow: Vec::new(),
+            policy_digest: String::new(),
+            guard: Vec::new(),
+            clock_origin_ms: 0,
+            seed: Seed([0; 16]),
+            max_connections: 1,
+            resolvers: Vec::new(),
+            upstream_proxy: None,
+        };
+        let watch = ProxyWatch::new(
+            Unprivileged::new(user).unwrap(),
+            Listeners::on_any_port(),
+            start,
+            Proxy::over(ours),
+        );
+        (watch, theirs)
+    }
+
+    fn starting() -> (ProxyWatch, UnixStream) {
+        let (mut watch, _) = watched();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        watch.state = State::Starting(Starting::over(ours), 1);
+        (watch, theirs)
+    }
+
+    fn lose(watch: &mut ProxyWatch, account: &mut Account) {
+        watch.note_end(0, Ended::Signaled(9));
+        watch.lost(&io::ErrorKind::UnexpectedEof.into(), account);
+    }
+
+    #[tokio::test]
+    async fn one_that_is_lost_while_it_ends_is_missed_and_not_replaced() {
+        let ((mut watch, _theirs), mut account) = (watched(), account());
+        watch.drain();
+        assert!(!watch.is_drained());
+        lose(&mut watch, &mut account);
+        assert!(watch.is_drained());
+        let gaps = account.gaps();
+        assert_eq!((gaps.len(), gaps[0].to), (1, None));
+        assert!(gaps[0].detail.as_str().contains("SIGKILL"), "{gaps:?}");
+    }
+
+    #[tokio::test]
+    async fn one_that_does_not_end_in_time_is_missed_and_one_that_did_is_not() {
+        let ((mut watch, _theirs), mut account) = (watched(), account());
+        watch.drain();
+        watch.give_up(&mut account);
+        let gaps = account.gaps();
+        assert!(gaps[0].detail.as_str().contains("in time"), "{gaps:?}");
+        watch.give_up(&mut account);
+        assert!(watch.is_drained() && account.gaps().is_empty());
+    }
+
+    #[tokio::test]
+    async fn one_that_is_down_at_the_end_has_nothing_to_say() {
+        let ((mut watch, _theirs), mut account) = (watched(), account());
+        lose(&mut watch, &mut account);
+        assert!(watch.pid().is_none() && !watch.is_drained());
+        watch.drain();
+        assert!(watch.is_drained());
+        watch.give_up(&mut account);
+        assert_eq!(account.gaps().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn one_that_is_being_started_at_the_end_is_not_waited_for() {
+        let (mut watch, _theirs) = starting();
+        assert!(watch.pid().is_some());
+        watch.drain();
+        assert!(watch.is_drained());
+    }
+
+    #[tokio::test]
+    async fn another_is_told_of_the_list_that_came_while_it_was_being_started() {
+        let ((mut watch, theirs), mut account) = (starting(), account());
+        let next = Succession {
+            generation: 2,
+            allow: vec!["b.example".into()],
+            policy_digest: "d".into(),
+        };
+        watch.succeed(next.clone());
+        watch.started(Ok(()), &mut account);
+        assert_eq!(watch.decides_by(), 1);
+        theirs.set_nonblocking(true).unwrap();
+        let theirs = tokio::net::UnixStream::from_std(theirs).unwrap();
+        let mut lines = BufReader::new(theirs).lines();
+        // What has to be said goes while the proxy is listened to.
+        let told = tokio::select! {
+            _ = watch.next() => None,
+            line = lines.next_line() => line.unwrap(),
+        };
+        let told: ToProxy = serde_json::from_str(&told.unwrap()).unwrap();
+        assert_eq!(told, ToProxy::Policy(Box::new(next)));
+        watch.answered(2, false);
+        assert_eq!(watch.decides_by(), 2);
+    }
+
+    #[tokio::test]
+    async fn an_outage_ends_with_one_that_serves_and_not_with_one_that_does_not() {
+        for (started, ends) in [
+            (Ok(()), vec![false, true]),
+            (Err(Failure::setup("start", "late", "wait")), vec![false; 2]),
+        ] {
+            let ((mut watch, _theirs), mut account) = (starting(), account());
+            account.begin_outage("gone");
+            watch.started(started, &mut account);
+            let gaps = account.gaps();
+            let ended: Vec<_> = gaps.iter().map(|gap| gap.to.is_some()).collect();
+            assert_eq!(ended, ends, "{gaps:?}");
+        }
+    }
 
     #[test]
     fn a_proxy_that_keeps_failing_is_left_alone_longer() {

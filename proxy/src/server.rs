@@ -236,6 +236,7 @@ const MAX_FAREWELLS: usize = 64;
 #[cfg(test)]
 mod tests {
     use policy::DenyReason;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -334,5 +335,39 @@ mod tests {
         server.end_connections().await;
         assert_eq!(began.elapsed(), DRAIN);
         assert!(server.connections.is_empty());
+    }
+
+    /// A server of as many connections, one of which ends each so often.
+    fn ending(count: u32, each: Duration) -> Server {
+        let mut server = server(1);
+        for number in 1..=count {
+            server.connections.spawn(sleep(each * number));
+        }
+        server
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connections_that_end_one_after_the_other_are_all_waited_for() {
+        assert!(ending(9, DRAIN / 2).end_connections().await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_go_on_ending_are_not_waited_for_without_end() {
+        let mut server = ending(100, DRAIN / 2);
+        let began = Instant::now();
+        assert!(!server.end_connections().await);
+        assert!(began.elapsed() <= ALL_ENDS + DRAIN && server.connections.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn questions_over_tcp_are_let_to_their_end_too() {
+        let mut server = server(1);
+        let (asks, answered) = tokio::sync::oneshot::channel();
+        server.conversations.spawn(async move {
+            sleep(DRAIN / 2).await;
+            let _ = asks.send(());
+        });
+        assert!(server.end_connections().await);
+        answered.await.unwrap();
     }
 }

@@ -109,3 +109,29 @@ const IDLE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Far more datagrams than a socket keeps where nobody has changed that (`net.core.rmem_default`).
 const LONGEST_QUEUE: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::soon;
+
+    /// A question for the address of `b.test` (RFC 1035 section 4.1).
+    const QUESTION: &[u8] = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01b\x04test\0\0\x01\0\x01";
+
+    #[tokio::test]
+    async fn questions_that_have_come_are_counted_when_no_more_are_expected() {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let guest = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..9 {
+            guest
+                .send_to(QUESTION, socket.local_addr().unwrap())
+                .unwrap();
+        }
+        let proxy = Arc::new(Proxy::allowing("a.example"));
+        let (asked, expected) = watch::channel(());
+        drop(asked);
+        soon(datagrams(socket, Arc::clone(&proxy), expected)).await;
+        let counted = proxy.account.take().0.denied;
+        assert_eq!(counted.iter().map(|denied| denied.count).sum::<u64>(), 9);
+    }
+}
