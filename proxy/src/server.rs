@@ -235,10 +235,16 @@ const MAX_FAREWELLS: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        os::unix::net::UnixStream,
+    };
+
     use policy::DenyReason;
     use tokio::time::sleep;
 
     use super::*;
+    use crate::control::Link;
 
     fn arrival(ingress: Ingress, client: Client) -> Arrival {
         Arrival {
@@ -357,6 +363,23 @@ mod tests {
         let began = Instant::now();
         assert!(!server.end_connections().await);
         assert!(began.elapsed() <= ALL_ENDS + DRAIN && server.connections.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_word_is_said_only_where_all_was_decided() {
+        for (count, is_said) in [(9, true), (100, false)] {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            (&theirs).write_all(b"{\"type\":\"drain\"}\n").unwrap();
+            let (orders, replies) = Link::new(ours).serve().unwrap();
+            let server = ending(count, DRAIN / 2);
+            server
+                .run(Vec::new(), Vec::new(), orders, replies)
+                .await
+                .unwrap();
+            let mut said = String::new();
+            (&theirs).read_to_string(&mut said).unwrap();
+            assert_eq!(said.contains("drained"), is_said, "{said}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
