@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, ensure};
 use sandbox_egress_tests::{
     case::Network,
-    contained::{BASE, Lab, Stage},
+    contained::{BASE, Files, Lab, Stage},
     process::{Finished, Running, output_of},
     record,
 };
@@ -186,30 +186,29 @@ fn remote(lab: &Lab) -> anyhow::Result<()> {
 }
 
 fn elsewhere(lab: &Lab) -> anyhow::Result<()> {
-    let (files, place) = (lab.files()?, tempfile::tempdir()?);
-    let mut inner = lab.collector(&files, Network::Allowlist, &allow(lab));
-    inner.args([BASE, "--", "bash", "-c", UNSEEN]);
-    let hidden = &mut hidden(&inner, place.path());
-    let Finished { code, stderr, .. } = Running::start(hidden)?.finish()?;
-    ensure!(
-        code == 7 && stderr.contains("launching again, with reports through its exec"),
-        "{code}: {stderr}"
-    );
-    let line = files.session_line()?.context("no session line")?;
-    says(&line, "complete exec - 1 7")
+    let files = lab.files()?;
+    let run = lab.collector(&files, Network::Allowlist, &allow(lab));
+    finds_another_way(
+        run,
+        &files,
+        "launching again, with reports through its exec",
+    )
 }
 
 fn prepared_elsewhere(lab: &Lab) -> anyhow::Result<()> {
-    let (stage, place) = (Stage::set(lab)?, tempfile::tempdir()?);
-    let mut inner = attended::example(&stage)?;
-    inner.args([BASE, "--", "bash", "-c", UNSEEN]);
-    let hidden = &mut hidden(&inner, place.path());
+    let stage = Stage::set(lab)?;
+    let launcher = attended::example(&stage)?;
+    finds_another_way(launcher, &stage.files, "reports come through its exec")
+}
+
+/// A launch whose engine mounts nothing of what it sees has a whole record all the same, and says so.
+fn finds_another_way(mut launch: Command, files: &Files, said: &str) -> anyhow::Result<()> {
+    let place = tempfile::tempdir()?;
+    launch.args([BASE, "--", "bash", "-c", UNSEEN]);
+    let hidden = &mut hidden(&launch, place.path());
     let Finished { code, stderr, .. } = Running::start(hidden)?.finish()?;
-    ensure!(
-        code == 7 && stderr.contains("reports come through its exec"),
-        "{code}: {stderr}"
-    );
-    let line = stage.files.session_line()?.context("no session line")?;
+    ensure!(code == 7 && stderr.contains(said), "{code}: {stderr}");
+    let line = files.session_line()?.context("no session line")?;
     says(&line, "complete exec - 1 7")
 }
 
